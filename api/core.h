@@ -318,8 +318,16 @@ ZF_BUILDER zf_tensor zf_mul(zf_tensor a, zf_tensor b);
 ZF_BUILDER zf_tensor zf_div(zf_tensor a, zf_tensor b);
 ZF_BUILDER zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient goes to a */
 ZF_BUILDER zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
+/* a^b, NaN for a < 0 with a b that is no integer. The gradient of a is 0 where b is 0, that of b is
+ * 0 where a is 0. */
+ZF_BUILDER zf_tensor zf_pow(zf_tensor a, zf_tensor b);
 ZF_BUILDER zf_tensor zf_equal(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_not_equal(zf_tensor a, zf_tensor b); /* of bool: exclusive or */
 ZF_BUILDER zf_tensor zf_less(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_less_equal(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_greater(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_greater_equal(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_not(zf_tensor x); /* any -> bool: x is 0 */
 /* condition: bool or u8, a and b: any */
 ZF_BUILDER zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b);
 
@@ -330,6 +338,9 @@ ZF_BUILDER zf_tensor zf_exp(zf_tensor x);
 ZF_BUILDER zf_tensor zf_log(zf_tensor x);
 ZF_BUILDER zf_tensor zf_sqrt(zf_tensor x);
 ZF_BUILDER zf_tensor zf_rsqrt(zf_tensor x); /* 1 / sqrt(x) */
+ZF_BUILDER zf_tensor zf_abs(zf_tensor x);   /* its gradient at 0 is 0 */
+ZF_BUILDER zf_tensor zf_sin(zf_tensor x);   /* of radians */
+ZF_BUILDER zf_tensor zf_cos(zf_tensor x);
 ZF_BUILDER zf_tensor zf_tanh(zf_tensor x);
 ZF_BUILDER zf_tensor zf_sigmoid(zf_tensor x);
 ZF_BUILDER zf_tensor zf_relu(zf_tensor x);

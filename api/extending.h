@@ -72,8 +72,9 @@
     X(div, 2, 2, B(div, BINARY) C(div, 3, BINARY, 0, 0))                                           \
     X(maximum, 2, 2, B(maximum, BINARY) C(maximum, 4, BINARY, 0, 0))                               \
     X(minimum, 2, 2, B(minimum, BINARY) C(minimum, 5, BINARY, 0, 0))                               \
-    X(equal, 2, 2, B(equal, BINARY))                                                               \
-    X(less, 2, 2, B(less, BINARY))                                                                 \
+    X(pow, 2, 2, B(pow, BINARY))                                                                   \
+    X(equal, 2, 2, A(equal, negated, b) B(equal, BINARY))                                          \
+    X(less, 2, 2, A(less, or_equal, b) B(less, BINARY))                                            \
     X(where, 3, 3, )                                                                               \
     /* elementwise, one operand */                                                                 \
     X(neg, 1, 1, B(neg, UNARY) C(neg, 6, UNARY, 0, 0))                                             \
@@ -82,6 +83,9 @@
     X(log, 1, 1, B(log, UNARY) C(log, 9, UNARY, 0, 0))                                             \
     X(sqrt, 1, 1, B(sqrt, UNARY) C(sqrt, 10, UNARY, 0, 0))                                         \
     X(rsqrt, 1, 1, B(rsqrt, UNARY) C(rsqrt, 11, UNARY, 0, 0))                                      \
+    X(abs, 1, 1, B(abs, UNARY))                                                                    \
+    X(sin, 1, 1, B(sin, UNARY))                                                                    \
+    X(cos, 1, 1, B(cos, UNARY))                                                                    \
     X(tanh, 1, 1, B(tanh, UNARY) C(tanh, 12, UNARY, 0, 5))                                         \
     X(tanh_grad, 2, 2, C(tanh_grad, 18, GRADIENT, 0, 0))                                           \
     X(sigmoid, 1, 1, B(sigmoid, UNARY) C(sigmoid, 13, UNARY, 0, 6))                                \

@@ -17,8 +17,14 @@
 #define zf_div(x, ...) zf_div(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_maximum(x, ...) zf_maximum(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_minimum(x, ...) zf_minimum(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_pow(x, ...) zf_pow(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_equal(x, ...) zf_equal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_not_equal(x, ...) zf_not_equal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_less(x, ...) zf_less(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_less_equal(x, ...) zf_less_equal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_greater(x, ...) zf_greater(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_greater_equal(x, ...) zf_greater_equal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_not(x) zf_not(zf_at((x), __FILE__, __LINE__))
 #define zf_where(x, ...) zf_where(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_neg(x) zf_neg(zf_at((x), __FILE__, __LINE__))
 #define zf_scale(x, ...) zf_scale(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -26,6 +32,9 @@
 #define zf_log(x) zf_log(zf_at((x), __FILE__, __LINE__))
 #define zf_sqrt(x) zf_sqrt(zf_at((x), __FILE__, __LINE__))
 #define zf_rsqrt(x) zf_rsqrt(zf_at((x), __FILE__, __LINE__))
+#define zf_abs(x) zf_abs(zf_at((x), __FILE__, __LINE__))
+#define zf_sin(x) zf_sin(zf_at((x), __FILE__, __LINE__))
+#define zf_cos(x) zf_cos(zf_at((x), __FILE__, __LINE__))
 #define zf_tanh(x) zf_tanh(zf_at((x), __FILE__, __LINE__))
 #define zf_sigmoid(x) zf_sigmoid(zf_at((x), __FILE__, __LINE__))
 #define zf_relu(x) zf_relu(zf_at((x), __FILE__, __LINE__))
@@ -103,8 +112,14 @@
 #undef zf_div
 #undef zf_maximum
 #undef zf_minimum
+#undef zf_pow
 #undef zf_equal
+#undef zf_not_equal
 #undef zf_less
+#undef zf_less_equal
+#undef zf_greater
+#undef zf_greater_equal
+#undef zf_not
 #undef zf_where
 #undef zf_neg
 #undef zf_scale
@@ -112,6 +127,9 @@
 #undef zf_log
 #undef zf_sqrt
 #undef zf_rsqrt
+#undef zf_abs
+#undef zf_sin
+#undef zf_cos
 #undef zf_tanh
 #undef zf_sigmoid
 #undef zf_relu

@@ -484,6 +484,25 @@ ZF_OPS(ZFI_ROW, ZFI_NOTHING, ZFI_BUILDER, ZFI_NOTHING)
 #undef ZFI_UNARY
 #undef ZFI_BINARY
 
+ZF_API zf_tensor zf_not_equal(zf_tensor a, zf_tensor b)
+{
+    return zfi_op(equal, zfi_with({.i = true}), a, b);
+}
+
+ZF_API zf_tensor zf_less_equal(zf_tensor a, zf_tensor b)
+{
+    return zfi_op(less, zfi_with({.i = true}), a, b);
+}
+
+ZF_API zf_tensor zf_greater(zf_tensor a, zf_tensor b) { return zf_less(b, a); }
+ZF_API zf_tensor zf_greater_equal(zf_tensor a, zf_tensor b) { return zf_less_equal(b, a); }
+
+ZF_API zf_tensor zf_not(zf_tensor x)
+{
+    if (!zf_valid(x)) return zfi_invalid(x, "equal");
+    return zf_equal(x, zf_constant(x.graph, zf_tensor_dtype(x), ZF_SCALAR, 0));
+}
+
 ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b)
 {
     return zfi_op(where, NULL, condition, a, b);

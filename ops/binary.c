@@ -1,10 +1,14 @@
-/* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum equal less
- * where.
+/* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum pow equal
+ * less where.
  *
  *     %3 = add %1, %2 : f32[4,8]          out[i] = a[i] + b[i];   da = sum_to(dy), db = sum_to(dy)
+ *     %3 = pow %1, %2 : f32[4,8]          out[i] = a[i]^b[i];     da = dy b a^(b - 1), db = dy y ln a
+ *     %3 = equal %1, %2 {negated=true} : bool[4,8]                a[i] != b[i]
+ *     %3 = less %1, %2 {or_equal=true} : bool[4,8]                a[i] <= b[i]
  *     %5 = where %c, %a, %b : f32[4,8]    out[i] = c[i] ? a[i] : b[i]
  *
- * Saved: the operands. Division by zero and NaN follow IEEE 754; maximum and minimum give b where a
+ * Saved: the operands, of pow also the result. maximum and minimum of bool are "or" and "and". pow is
+ * computed in double and rounded once. Division by zero and NaN follow IEEE 754; maximum and minimum give b where a
  * is NaN, and at a tie the gradient goes to a. */
 
 static zf_status zfi_infer_elementwise(zfi_infer *c, int32_t first)
@@ -32,6 +36,14 @@ static zf_status zfi_infer_arithmetic(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operands must be float or integer");
     return zfi_infer_elementwise(c, 0);
 }
+
+static zf_status zfi_infer_pow(zfi_infer *c)
+{
+    const zf_status status = zfi_infer_dtypes(c, true);
+    return status ? status : zfi_infer_elementwise(c, 0);
+}
+
+static zf_status zfi_infer_bounds(zfi_infer *c) { return zfi_infer_elementwise(c, 0); }
 
 static zf_status zfi_infer_compare(zfi_infer *c)
 {
@@ -97,11 +109,34 @@ static void zfi_grad_minimum(zf_grad *c)
 {
     zfi_grad_choice(c, zf_less(c->x[1], c->x[0]), (int[]){0, 1});
 }
+
+/* Neither gradient has the NaN of 0 times infinity: they are 0 where b, or a, is 0. */
+static void zfi_grad_pow(zf_grad *c)
+{
+    const zf_dtype dtype = zf_tensor_dtype(c->y);
+    const zf_tensor a = c->x[0], b = c->x[1], zero = zf_constant(c->graph, dtype, ZF_SCALAR, 0),
+                    one = zf_constant(c->graph, dtype, ZF_SCALAR, 1);
+    if (c->need[0]) {
+        const zf_tensor slope = zf_mul(b, zf_pow(a, zf_sub(b, one)));
+        c->dx[0] = zfi_sum_like(zf_mul(c->dy, zf_where(zf_not(b), zero, slope)), a);
+    }
+    if (c->need[1]) {
+        const zf_tensor slope = zf_mul(c->y, zf_log(zf_where(zf_not(a), one, a)));
+        c->dx[1] = zfi_sum_like(zf_mul(c->dy, slope), b);
+    }
+}
+
 static void zfi_grad_where(zf_grad *c) { zfi_grad_choice(c, c->x[0], (int[]){2, 1}); }
 
 /* ------------------------------------------------------------------------------ kernels */
 
-ZFI_INLINE double zfi_binary_value(zf_op op, double a, double b)
+/* The attribute of equal and less, which is the first. */
+static bool zfi_compares_other(const zf_launch *l)
+{
+    return l->out.dtype == ZF_BOOL && ZF_INT(l, equal, negated) != 0;
+}
+
+ZFI_INLINE double zfi_binary_value(zf_op op, double a, double b, bool other)
 {
     switch (op) {
     case ZF_OP_add: return a + b;
@@ -110,15 +145,16 @@ ZFI_INLINE double zfi_binary_value(zf_op op, double a, double b)
     case ZF_OP_div: return a / b;
     case ZF_OP_maximum: return a > b ? a : b;
     case ZF_OP_minimum: return a < b ? a : b;
-    case ZF_OP_equal: return a == b;
-    case ZF_OP_less: return a < b;
+    case ZF_OP_pow: return pow(a, b);
+    case ZF_OP_equal: return (a == b) != other;
+    case ZF_OP_less: return other ? a <= b : a < b;
     default: return 0;
     }
 }
 
 /* Integers are computed in int64, since a double does not hold all of them. x / 0 is 0; overflow
  * wraps. */
-static int64_t zfi_binary_integer(zf_op op, int64_t a, int64_t b)
+static int64_t zfi_binary_integer(zf_op op, int64_t a, int64_t b, bool other)
 {
     switch (op) {
     case ZF_OP_add: return (int64_t)((uint64_t)a + (uint64_t)b);
@@ -127,8 +163,8 @@ static int64_t zfi_binary_integer(zf_op op, int64_t a, int64_t b)
     case ZF_OP_div: return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
     case ZF_OP_maximum: return a > b ? a : b;
     case ZF_OP_minimum: return a < b ? a : b;
-    case ZF_OP_equal: return a == b;
-    case ZF_OP_less: return a < b;
+    case ZF_OP_equal: return (a == b) != other;
+    case ZF_OP_less: return other ? a <= b : a < b;
     default: return 0;
     }
 }
@@ -136,6 +172,7 @@ static int64_t zfi_binary_integer(zf_op op, int64_t a, int64_t b)
 static void zfi_binary_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = l->args;
+    const bool other = l->op != ZF_OP_where && zfi_compares_other(l);
     int64_t strides[3][ZF_MAX_RANK], at[3];
     for (int32_t k = 0; k < l->arg_count; k++)
         zfi_broadcast_strides(&x[k].shape, &l->out.shape, strides[k]);
@@ -149,10 +186,10 @@ static void zfi_binary_reference(const zf_launch *l, int64_t first, int64_t last
         } else if (zfi_is_integer(x[0].dtype)) {
             zfi_set_integer(&l->out, i,
                             zfi_binary_integer(l->op, zfi_get_integer(&x[0], at[0]),
-                                               zfi_get_integer(&x[1], at[1])));
+                                               zfi_get_integer(&x[1], at[1]), other));
         } else {
             zfi_set(&l->out, i,
-                    zfi_binary_value(l->op, zfi_get(&x[0], at[0]), zfi_get(&x[1], at[1])));
+                    zfi_binary_value(l->op, zfi_get(&x[0], at[0]), zfi_get(&x[1], at[1]), other));
         }
     }
 }
@@ -227,6 +264,7 @@ ZFI_BODY void zfi_binary_run_body(zfi_isa isa, zf_op op, float *y, const float *
     else if (op == ZF_OP_mul) ZFI_RUN(p * q)
     else if (op == ZF_OP_div) ZFI_RUN(p / q)
     else if (op == ZF_OP_maximum) ZFI_RUN(p > q ? p : q)
+    else if (op == ZF_OP_pow) ZFI_RUN((float)pow(p, q))
     else ZFI_RUN(p < q ? p : q)
 }
 ZFI_KERNEL(zfi_binary_run,
@@ -234,17 +272,19 @@ ZFI_KERNEL(zfi_binary_run,
             int64_t n),
            (op, y, a, b, step_a, step_b, n))
 
-ZFI_BODY void zfi_compare_run_body(zfi_isa isa, zf_op op, uint8_t *y, const float *a,
+/* other: != and <= instead of == and <. */
+ZFI_BODY void zfi_compare_run_body(zfi_isa isa, zf_op op, bool other, uint8_t *y, const float *a,
                                    const float *b, bool step_a, bool step_b, int64_t n)
 {
     (void)isa;
-    if (op == ZF_OP_equal) ZFI_RUN(p == q)
+    if (op == ZF_OP_equal) ZFI_RUN((p == q) != other)
+    else if (other) ZFI_RUN(p <= q)
     else ZFI_RUN(p < q)
 }
 ZFI_KERNEL(zfi_compare_run,
-           (zf_op op, uint8_t *y, const float *a, const float *b, bool step_a, bool step_b,
-            int64_t n),
-           (op, y, a, b, step_a, step_b, n))
+           (zf_op op, bool other, uint8_t *y, const float *a, const float *b, bool step_a,
+            bool step_b, int64_t n),
+           (op, other, y, a, b, step_a, step_b, n))
 
 ZFI_BODY void zfi_where_run_body(zfi_isa isa, float *y, const uint8_t *c, const float *a,
                                  const float *b, bool step_c, bool step_a, bool step_b, int64_t n)
@@ -308,8 +348,8 @@ static void zfi_binary_fast(const zf_launch *l, int64_t first, int64_t last)
                           (const uint8_t *)l->args[0].data + at[0], a + at[1], b + at[2], r.step[0],
                           r.step[1], r.step[2], n);
         else if (l->out.dtype == ZF_BOOL)
-            zfi_compare_run(isa, l->op, (uint8_t *)l->out.data + first, a + at[0], b + at[1],
-                            r.step[0], r.step[1], n);
+            zfi_compare_run(isa, l->op, zfi_compares_other(l), (uint8_t *)l->out.data + first,
+                            a + at[0], b + at[1], r.step[0], r.step[1], n);
         else
             zfi_binary_run(isa, l->op, (float *)l->out.data + first, a + at[0], b + at[1],
                            r.step[0], r.step[1], n);
@@ -320,7 +360,7 @@ static void zfi_binary_fast(const zf_launch *l, int64_t first, int64_t last)
 /* As instructions of a chain. */
 static double zfi_value_binary(const zf_launch *l, double a, double b)
 {
-    return zfi_binary_value(l->op, a, b);
+    return zfi_binary_value(l->op, a, b, false);
 }
 
 static void zfi_piece_binary(const zf_launch *l, int64_t first, int64_t last)
@@ -381,14 +421,18 @@ ZFI_OPERATOR(div, .infer = zfi_infer_arithmetic, .grad = zfi_grad_div, .cpu = zf
              .value = zfi_value_binary, .piece = zfi_piece_binary, .same = zfi_same_div,
              .functions = zfi_functions_none, .parts = ZFI_PARTS_DIVIDED,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
-ZFI_OPERATOR(maximum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_maximum,
+ZFI_OPERATOR(maximum, .infer = zfi_infer_bounds, .grad = zfi_grad_maximum,
              .cpu = zfi_cpu_binary, .value = zfi_value_binary, .piece = zfi_piece_binary,
              .functions = zfi_functions_none, .parts = ZFI_PARTS_BOUNDED,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
-ZFI_OPERATOR(minimum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_minimum,
+ZFI_OPERATOR(minimum, .infer = zfi_infer_bounds, .grad = zfi_grad_minimum,
              .cpu = zfi_cpu_binary, .value = zfi_value_binary, .piece = zfi_piece_binary,
              .functions = zfi_functions_none,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+ZFI_OPERATOR(pow, .infer = zfi_infer_pow, .grad = zfi_grad_pow, .cpu = zfi_cpu_binary,
+             .functions = zfi_functions_each,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
+_Static_assert((int)ZF_AT_less_or_equal == (int)ZF_AT_equal_negated, "they are read as one");
 ZFI_OPERATOR(equal, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary,
              .functions = zfi_functions_none, .traits = ZF_OP_ELEMENTWISE | ZF_OP_COMPARES)
 ZFI_OPERATOR(less, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary,

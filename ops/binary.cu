@@ -1,5 +1,5 @@
-/* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum equal less
- * where. Also positions under broadcasting, which other kernels share.
+/* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum pow equal
+ * less where. Also positions under broadcasting, which other kernels share.
  *
  * A thread computes 16 bytes of the result at a time, within the last of the merged dimensions.
  * Along this dimension an operand has its own elements or repeats one value. Its position takes one
@@ -182,6 +182,10 @@ template <class C> __device__ __forceinline__ C zfd_quotient(C a, C b)
     return b == 0 ? 0 : b == (C)-1 ? (C)((U)0 - (U)a) : (C)(a / b);
 }
 
+/* Of floats alone. */
+__device__ __forceinline__ float zfd_power(float a, float b) { return powf(a, b); }
+template <class C> __device__ __forceinline__ C zfd_power(C, C) { return 0; }
+
 /* y[i] = the expression, with p = a[i] and q = b[i]; then leaves the switch. */
 #define ZFD_EACH(expression)                                                                       \
     _Pragma("unroll") for (int i = 0; i < N; i++)                                                  \
@@ -192,10 +196,10 @@ template <class C> __device__ __forceinline__ C zfd_quotient(C a, C b)
     }                                                                                              \
     break
 
-/* Comparisons give 1 or 0. */
+/* Comparisons give 1 or 0; other: != and <= instead of == and <. */
 template <class C, int N>
 __device__ __forceinline__ void zfd_binary_values(zf_op op, const C (&a)[N], const C (&b)[N],
-                                                  C (&y)[N])
+                                                  C (&y)[N], bool other = false)
 {
     typedef typename zfd_math<C>::bits U;
     switch (op) {
@@ -205,8 +209,9 @@ __device__ __forceinline__ void zfd_binary_values(zf_op op, const C (&a)[N], con
     case ZF_OP_div: ZFD_EACH(zfd_quotient(p, q));
     case ZF_OP_maximum: ZFD_EACH(p > q ? p : q);
     case ZF_OP_minimum: ZFD_EACH(p < q ? p : q);
-    case ZF_OP_equal: ZFD_EACH(p == q);
-    default: ZFD_EACH(p < q);
+    case ZF_OP_pow: ZFD_EACH(zfd_power(p, q));
+    case ZF_OP_equal: ZFD_EACH((p == q) != other);
+    default: ZFD_EACH(p < q || (other && p == q));
     }
 }
 
@@ -267,7 +272,8 @@ static int64_t zfd_in_packs(const zf_launch *l, const zfd_elementwise *e, int n)
          i < (e).count; i += (int64_t)gridDim.x * blockDim.x * (N))
 
 template <class T, int N>
-__global__ void zfd_binary_kernel(zfd_elementwise e, zf_op op, void *out, const T *a, const T *b)
+__global__ void zfd_binary_kernel(zfd_elementwise e, zf_op op, bool other, void *out, const T *a,
+                                  const T *b)
 {
     typedef typename zfd_math<T>::type C;
     ZFD_EACH_PACK(e, N)
@@ -277,7 +283,7 @@ __global__ void zfd_binary_kernel(zfd_elementwise e, zf_op op, void *out, const 
         zfd_walk_to(e.walk, i, at);
         zfd_fetch(x, a + at[0], e.step[0]);
         zfd_fetch(v, b + at[1], e.step[1]);
-        zfd_binary_values(op, x, v, y);
+        zfd_binary_values(op, x, v, y, other);
         if (op == ZF_OP_equal || op == ZF_OP_less) {
             uint8_t truth[N];
 #pragma unroll
@@ -292,11 +298,12 @@ __global__ void zfd_binary_kernel(zfd_elementwise e, zf_op op, void *out, const 
 template <class T> static void zfd_binary_launch(const zf_launch *l)
 {
     const int n = zfd_wide<T>::count;
+    const bool other = l->out.dtype == ZF_BOOL && ZF_INT(l, equal, negated) != 0; /* and or_equal */
     zfd_elementwise e = zfd_elementwise_of(l);
     const T *a = static_cast<const T *>(l->args[0].data),
             *b = static_cast<const T *>(l->args[1].data);
     if (e.count)
-        ZFD_ELEMENTWISE(l, e, n, (zfd_binary_kernel<T, n>), (zfd_binary_kernel<T, 1>), l->op,
+        ZFD_ELEMENTWISE(l, e, n, (zfd_binary_kernel<T, n>), (zfd_binary_kernel<T, 1>), l->op, other,
                         l->out.data, a, b)
 }
 
@@ -362,6 +369,7 @@ ZFD_KERNEL(mul, zfd_cuda_binary, NULL)
 ZFD_KERNEL(div, zfd_cuda_binary, NULL)
 ZFD_KERNEL(maximum, zfd_cuda_binary, NULL)
 ZFD_KERNEL(minimum, zfd_cuda_binary, NULL)
+ZFD_KERNEL(pow, zfd_cuda_binary, NULL)
 ZFD_KERNEL(equal, zfd_cuda_binary, NULL)
 ZFD_KERNEL(less, zfd_cuda_binary, NULL)
 ZFD_KERNEL(where, zfd_cuda_where, NULL)

@@ -688,10 +688,38 @@ static size_t zfd_cuda_scratch_sum_to(const zf_launch *l)
     return zfd_sums_bytes(&s);
 }
 
+/* Of integers; a thread adds the terms of one element. */
+template <class T> __global__ void zfd_sum_integers_kernel(zfd_sums s, T *out, const T *x)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.kept_count * s.columns;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t kept = i / s.columns;
+        int64_t from[1], at[1];
+        uint64_t sum = 0;
+        zfd_walk_to(s.kept, kept, from);
+        for (int64_t t = 0; t < s.term_count; t++) {
+            zfd_walk_to(s.terms, t, at);
+            sum += (uint64_t)x[from[0] + i - kept * s.columns + at[0]];
+        }
+        out[i] = (T)sum;
+    }
+}
+
+template <class T> static zf_status zfd_sum_integers(const zf_launch *l, const zfd_sums *s)
+{
+    ZFD_LAUNCH(zfd_sum_integers_kernel<T>,
+               zfd_grid(l, zfd_div_up(zfd_count(&l->out), ZFD_THREADS)), ZFD_THREADS, 0,
+               zfd_stream(l), *s, static_cast<T *>(l->out.data),
+               static_cast<const T *>(l->args[0].data));
+    return zfd_launched(l);
+}
+
 static zf_status zfd_cuda_sum_to(const zf_launch *l)
 {
     zfd_sums s = zfd_sums_of(l);
     if (!zfd_count(&l->out)) return ZF_OK;
+    if (l->out.dtype == ZF_I32) return zfd_sum_integers<int32_t>(l, &s);
+    if (l->out.dtype == ZF_I64) return zfd_sum_integers<int64_t>(l, &s);
     if (!s.term_count) return zfd_move_bytes(l, l->out.data, NULL, (int64_t)zfd_bytes(&l->out));
     ZFD_FLOATS(l, l->args[0].dtype, T, {
         const T *x = static_cast<const T *>(l->args[0].data);

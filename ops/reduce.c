@@ -1,6 +1,6 @@
 /* Reductions: sum max argmax over one axis; total; block_norms and norm.
  *
- *     %2 = sum %1 {axis=1 keep=true} : f32[4,1]  y[o,i] = sum over n of x[o,n,i]
+ *     %2 = sum %1 {axis=1 keep=true} : f32[4,1]  y[o,i] = sum over n of x[o,n,i]; of integers too
  *                                                dx = broadcast(dy)
  *     %2 = max %1 {axis=1} : f32[4]              the largest; NaN where one is NaN, -inf of none
  *                                                dx = dy / ties where x = y, else 0; saved: x, y
@@ -20,15 +20,23 @@
  * A norm stays exact where squares would underflow or overflow: elements are first multiplied by a
  * power of two, or squared in a wider type. */
 
-static zf_status zfi_infer_reduce(zfi_infer *c)
+/* `floats`: it must be float. */
+static zf_status zfi_infer_reduced(zfi_infer *c, bool floats)
 {
-    zf_status status = zfi_infer_dtypes(c, true);
+    zf_status status = zfi_infer_dtypes(c, floats);
     if (!status) status = zfi_infer_axis(c, ZF_INT(c, sum, axis));
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     c->shape =
         zfi_without_axis(c->args[0]->shape, (int)ZF_INT(c, sum, axis), ZF_INT(c, sum, keep) != 0);
     return ZF_OK;
+}
+
+static zf_status zfi_infer_reduce(zfi_infer *c) { return zfi_infer_reduced(c, true); }
+
+static zf_status zfi_infer_any_sum(zfi_infer *c)
+{
+    return zfi_infer_reduced(c, !zfi_is_integer(c->args[0]->dtype));
 }
 
 static zf_status zfi_infer_argmax(zfi_infer *c)
@@ -261,9 +269,11 @@ static void zfi_cut_put_axis(const zf_graph *g, const zfi_node *node, char axis_
     zfi_cut_put_dims(t, zfi_cut_order + axis + 1, rank - axis - 1, mark, ~0u, 0);
 }
 
+/* Ranks add parts of floats alone. */
 static void zfi_cut_sum(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
 {
-    zfi_cut_put_axis(g, node, ' ', '+', t);
+    const bool added = zfi_is_float(node->dtype);
+    zfi_cut_put_axis(g, node, added ? ' ' : '!', added ? '+' : ' ', t);
 }
 
 static void zfi_cut_max(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
@@ -277,7 +287,7 @@ ZFI_SAME_ATTRIBUTE(max, sum, axis)
 ZFI_SAME_ATTRIBUTE(max, sum, keep)
 ZFI_SAME_ATTRIBUTE(argmax, sum, axis)
 ZFI_SAME_ATTRIBUTE(argmax, sum, keep)
-ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to,
+ZFI_OPERATOR(sum, .infer = zfi_infer_any_sum, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to,
              .cut = zfi_cut_sum, .scratch = zfi_scratch_sum_to, .parts = ZFI_PARTS_SUMMED,
              .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max,

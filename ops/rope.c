@@ -198,28 +198,6 @@ static void zfi_rope_reference(const zfi_rope *r, int64_t row)
 
 /* ----------------------------------------------------------------------------- fast kernels */
 
-/* cos and sin of x, |x| < 2^20, as if rounded once. x is reduced by the nearest multiple of pi / 2,
- * which is subtracted as the sum of two numbers; the series of the rest are summed in double. */
-ZFI_BODY void zfi_cos_sin_body(zfi_isa isa, float *cosine, float *sine, const float *x, int64_t n)
-{
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) {
-        double v = x[i], turns = v * 0.63661977236758134308;
-        double whole = turns + 0x1.8p52 - 0x1.8p52;
-        double t = (v - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34, t2 = t * t;
-        double s = 1.0 / 362880 - t2 / 39916800, c = 1.0 / 40320 - t2 / 3628800 + t2 * t2 / 479001600;
-        s = t + t * t2 * (-1.0 / 6 + t2 * (1.0 / 120 + t2 * (-1.0 / 5040 + t2 * s)));
-        c = 1 + t2 * (-1.0 / 2 + t2 * (1.0 / 24 + t2 * (-1.0 / 720 + t2 * c)));
-        int32_t quarter = (int32_t)whole & 3;
-        double of_cos = quarter & 1 ? s : c, of_sin = quarter & 1 ? c : s;
-        cosine[i] = (float)(quarter == 1 || quarter == 2 ? -of_cos : of_cos);
-        sine[i] = (float)(quarter >= 2 ? -of_sin : of_sin);
-    }
-}
-ZFI_KERNEL(zfi_cos_sin, (float *cosine, float *sine, const float *x, int64_t n),
-           (cosine, sine, x, n))
-
 /* Computes the cosines and sines of one row of the table. */
 static void zfi_rope_table(const zfi_rope *r, int64_t table)
 {

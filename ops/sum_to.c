@@ -99,20 +99,32 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
     return s;
 }
 
-/* The definition: elements [first, last) of out, each summed in double in index order. */
+/* The definition: elements [first, last) of out, each summed in index order, in double or of
+ * integers in 64 bits. */
 static void zfi_sums_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_sums s = zfi_sums_of(l);
+    const bool integer = zfi_is_integer(l->out.dtype);
     for (int64_t i = first; i < last; i++) {
         double sum = 0;
+        uint64_t whole = 0;
         zfi_walk_seek(&s.kept, i / s.columns);
         if (s.reduced_count) zfi_walk_seek(&s.reduced, 0);
         for (int64_t k = 0; k < s.reduced_count; k++, zfi_walk_next(&s.reduced))
-            for (int64_t r = 0; r < s.rows; r++)
-                sum += zfi_get(&l->args[0],
-                               s.kept.at[0] + s.reduced.at[0] + r * s.row + i % s.columns);
-        zfi_set(&l->out, i, sum);
+            for (int64_t r = 0; r < s.rows; r++) {
+                const int64_t at = s.kept.at[0] + s.reduced.at[0] + r * s.row + i % s.columns;
+                if (integer) whole += (uint64_t)zfi_get_integer(&l->args[0], at);
+                else sum += zfi_get(&l->args[0], at);
+            }
+        if (integer) zfi_set_integer(&l->out, i, (int64_t)whole);
+        else zfi_set(&l->out, i, sum);
     }
+}
+
+/* The fast kernels may run. */
+static bool zfi_sums_are_fast(const zf_launch *l)
+{
+    return zfi_is_float(l->out.dtype) && zfi_fast_or_half(l);
 }
 
 /* sum[c] += x[r,c] over the rows r in order, four rows at a time. */
@@ -215,7 +227,7 @@ static void zfi_sum_row(const zf_launch *l, int64_t first, int64_t last)
 static int64_t zfi_sum_row_blocks(const zf_launch *l, const zfi_sums *s)
 {
     bool row = s->row == 1 && s->kept_count == 1 && s->reduced_count == 1 && s->rows > ZFI_GRAIN;
-    return row && zfi_fast_or_half(l) ? (s->rows + ZFI_SUM_BLOCK - 1) / ZFI_SUM_BLOCK : 0;
+    return row && zfi_sums_are_fast(l) ? (s->rows + ZFI_SUM_BLOCK - 1) / ZFI_SUM_BLOCK : 0;
 }
 
 static size_t zfi_scratch_sum_to(const zf_launch *l)
@@ -236,7 +248,7 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
         zfi_split(l, blocks, ZFI_GRAIN / ZFI_SUM_BLOCK, zfi_sum_row);
         for (int64_t block = 0; block < blocks; block++) sum += ((const float *)l->scratch)[block];
         zfi_set(&l->out, 0, (float)sum);
-    } else if (zfi_fast_or_half(l) && count) {
+    } else if (zfi_sums_are_fast(l) && count) {
         int64_t strips = (s.columns + s.strip - 1) / s.strip,
                 wide = s.columns < s.strip ? s.columns : s.strip;
         zfi_split(l, s.kept_count * strips, zfi_row_grain(terms * wide), zfi_sums_fast);

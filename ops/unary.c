@@ -1,5 +1,5 @@
-/* Elementwise over one operand: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu silu cast
- * dropout; and gradients that are operators of their own: tanh_grad sigmoid_grad relu_grad. Those
+/* Elementwise over one operand: neg scale exp log sqrt rsqrt abs sin cos tanh sigmoid relu gelu silu
+ * cast dropout; and gradients that are operators of their own: tanh_grad sigmoid_grad relu_grad. Those
  * of gelu and silu have a file of their own (activation_grad.c).
  *
  *     %2 = neg %1 : f32[4,8]              y = -x                 dx = -dy
@@ -8,6 +8,9 @@
  *     %2 = log %1 : f32[4,8]              y = ln x               dx = dy / x            saved: x
  *     %2 = sqrt %1 : f32[4,8]             y = x^(1/2)            dx = dy / (2 y)        saved: y
  *     %2 = rsqrt %1 : f32[4,8]            y = x^(-1/2)           dx = -dy y^3 / 2       saved: y
+ *     %2 = abs %1 : f32[4,8]              y = |x|                dx = dy x / |x|, 0 at 0 saved: x
+ *     %2 = sin %1 : f32[4,8]              y = sin x              dx = dy cos x          saved: x
+ *     %2 = cos %1 : f32[4,8]              y = cos x              dx = -dy sin x         saved: x
  *     %2 = tanh %1 : f32[4,8]             y = tanh x             dx = dy (1 - y^2)      saved: y
  *     %2 = sigmoid %1 : f32[4,8]          y = 1 / (1 + e^-x)     dx = dy y (1 - y)      saved: y
  *     %2 = relu %1 : f32[4,8]             y = max(x, 0)          dx = y > 0 ? dy : 0    saved: y
@@ -81,6 +84,15 @@ static void zfi_grad_rsqrt(zf_grad *c)
     c->dx[0] = zf_scale(zf_mul(c->dy, zf_mul(c->y, zf_mul(c->y, c->y))), -0.5);
 }
 
+static void zfi_grad_abs(zf_grad *c)
+{
+    const zf_tensor zero = zf_constant(c->graph, zf_tensor_dtype(c->y), ZF_SCALAR, 0);
+    const zf_tensor above = zf_where(zf_greater(c->x[0], zero), c->dy, zero);
+    c->dx[0] = zf_where(zf_less(c->x[0], zero), zf_neg(c->dy), above);
+}
+
+static void zfi_grad_sin(zf_grad *c) { c->dx[0] = zf_mul(c->dy, zf_cos(c->x[0])); }
+static void zfi_grad_cos(zf_grad *c) { c->dx[0] = zf_neg(zf_mul(c->dy, zf_sin(c->x[0]))); }
 static void zfi_grad_tanh(zf_grad *c) { c->dx[0] = zfi_op(tanh_grad, NULL, c->dy, c->y); }
 static void zfi_grad_sigmoid(zf_grad *c) { c->dx[0] = zfi_op(sigmoid_grad, NULL, c->dy, c->y); }
 static void zfi_grad_relu(zf_grad *c) { c->dx[0] = zfi_op(relu_grad, NULL, c->dy, c->y); }
@@ -137,6 +149,9 @@ static double zfi_unary_value(const zf_launch *l, double x, double v)
     case ZF_OP_log: return log(x);
     case ZF_OP_sqrt: return sqrt(x);
     case ZF_OP_rsqrt: return 1.0 / sqrt(x);
+    case ZF_OP_abs: return fabs(x);
+    case ZF_OP_sin: return sin(x);
+    case ZF_OP_cos: return cos(x);
     case ZF_OP_tanh: return tanh(x);
     case ZF_OP_tanh_grad: return x * (1.0 - v * v);
     case ZF_OP_sigmoid: return zfi_sigmoid_f64(x);
@@ -222,11 +237,32 @@ ZFI_UNARY_RUN(neg, -x[i])
 ZFI_UNARY_RUN(scale, x[i] * by)
 ZFI_UNARY_RUN(sqrt, sqrtf(x[i]))
 ZFI_UNARY_RUN(rsqrt, 1.0f / sqrtf(x[i]))
+ZFI_UNARY_RUN(abs, fabsf(x[i]))
 ZFI_UNARY_RUN(relu, x[i] <= 0 ? 0 : x[i])
 ZFI_UNARY_RUN(tanh_grad,
               x[i] * ((1.0f - v[i]) * (1.0f + v[i]))) /* exact near |v| = 1, unlike 1 - v^2 */
 ZFI_UNARY_RUN(sigmoid_grad, x[i] * (v[i] * (1.0f - v[i])))
 ZFI_UNARY_RUN(relu_grad, v[i] <= 0 ? 0 : x[i])
+
+/* sin, or cos, of elements that zfi_cos_sin takes; of others one at a time. */
+static void zfi_sin_run(zfi_isa isa, bool cosine, float *y, const float *x, int64_t n)
+{
+    float within[ZFI_CONVERT_RUN], other[ZFI_CONVERT_RUN];
+    for (int64_t i = 0, m; i < n; i += m) {
+        bool all = true;
+        m = n - i < ZFI_CONVERT_RUN ? n - i : ZFI_CONVERT_RUN;
+        for (int64_t k = 0; k < m; k++) {
+            const bool fits = fabsf(x[i + k]) < 0x1p20f;
+            within[k] = fits ? x[i + k] : 0, all = all && fits;
+        }
+        if (all) {
+            zfi_cos_sin(isa, cosine ? y + i : other, cosine ? other : y + i, within, m);
+        } else {
+            for (int64_t k = 0; k < m; k++)
+                y[i + k] = (float)(cosine ? cos((double)x[i + k]) : sin((double)x[i + k]));
+        }
+    }
+}
 
 /* gelu_grad and silu_grad also compute the activation, where it is a saved value. */
 static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
@@ -246,6 +282,9 @@ static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
     case ZF_OP_log: zfi_vlog(isa, y, x, n); break;
     case ZF_OP_sqrt: zfi_sqrt_run(isa, y, x, v, 0, n); break;
     case ZF_OP_rsqrt: zfi_rsqrt_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_abs: zfi_abs_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_sin: zfi_sin_run(isa, false, y, x, n); break;
+    case ZF_OP_cos: zfi_sin_run(isa, true, y, x, n); break;
     case ZF_OP_tanh: zfi_vtanh(isa, y, x, n); break;
     case ZF_OP_tanh_grad: zfi_tanh_grad_run(isa, y, x, v, 0, n); break;
     case ZF_OP_sigmoid: zfi_vsigmoid(isa, y, x, n); break;
@@ -372,6 +411,15 @@ ZFI_OPERATOR(sqrt, .infer = zfi_infer_alike, .grad = zfi_grad_sqrt, .cpu = zfi_c
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(rsqrt, .infer = zfi_infer_alike, .grad = zfi_grad_rsqrt, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
+ZFI_OPERATOR(abs, .infer = zfi_infer_alike, .grad = zfi_grad_abs, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+ZFI_OPERATOR(sin, .infer = zfi_infer_alike, .grad = zfi_grad_sin, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
+ZFI_OPERATOR(cos, .infer = zfi_infer_alike, .grad = zfi_grad_cos, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(tanh, .infer = zfi_infer_alike, .grad = zfi_grad_tanh, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,

@@ -1,5 +1,5 @@
-/* Elementwise over one operand, or over one and a gradient: neg scale exp log sqrt rsqrt tanh
- * sigmoid relu gelu silu and their gradients, cast and dropout. Values are computed in f32 and
+/* Elementwise over one operand, or over one and a gradient: neg scale exp log sqrt rsqrt abs sin
+ * cos tanh sigmoid relu gelu silu and their gradients, cast and dropout. Values are computed in f32 and
  * rounded once; the error of a function is at most 3 times 2^-24 (1 + |x|). NaN is propagated. */
 
 __device__ __forceinline__ float zfd_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -116,6 +116,9 @@ __device__ __forceinline__ void zfd_unary_values(const zfd_unary &u, const float
     case ZF_OP_log: ZFD_EACH(logf(p));
     case ZF_OP_sqrt: ZFD_EACH(sqrtf(p));
     case ZF_OP_rsqrt: ZFD_EACH(1.0f / sqrtf(p));
+    case ZF_OP_abs: ZFD_EACH(fabsf(p));
+    case ZF_OP_sin: ZFD_EACH(sinf(p));
+    case ZF_OP_cos: ZFD_EACH(cosf(p));
     case ZF_OP_tanh: ZFD_EACH(tanhf(p));
     case ZF_OP_tanh_grad: ZFD_EACH(p * ((1.0f - q) * (1.0f + q)));
     case ZF_OP_sigmoid: ZFD_EACH(zfd_sigmoid(p));
@@ -346,6 +349,9 @@ ZFD_KERNEL(exp, zfd_cuda_unary, NULL)
 ZFD_KERNEL(log, zfd_cuda_unary, NULL)
 ZFD_KERNEL(sqrt, zfd_cuda_unary, NULL)
 ZFD_KERNEL(rsqrt, zfd_cuda_unary, NULL)
+ZFD_KERNEL(abs, zfd_cuda_unary, NULL)
+ZFD_KERNEL(sin, zfd_cuda_unary, NULL)
+ZFD_KERNEL(cos, zfd_cuda_unary, NULL)
 ZFD_KERNEL(tanh, zfd_cuda_unary, NULL)
 ZFD_KERNEL(tanh_grad, zfd_cuda_unary, NULL)
 ZFD_KERNEL(sigmoid, zfd_cuda_unary, NULL)

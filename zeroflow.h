@@ -186,6 +186,8 @@ ZFI_PLAIN_BEGINS
 #include "ops/rows.c"
 #include "ops/rope.c"
 #include "ops/norm.c"
+#include "ops/along.c"
+#include "ops/draw.c"
 #include "ops/loss.c"
 #include "ops/bucket.c"
 #include "ops/collective.c"

@@ -46,6 +46,8 @@
 #include "ops/activation_grad.cu"
 #include "ops/reduce.cu"
 #include "ops/rows.cu"
+#include "ops/along.cu"
+#include "ops/draw.cu"
 #include "ops/norm.cu"
 #include "ops/rope.cu"
 #include "ops/loss.cu"

@@ -310,8 +310,8 @@ ZF_BUILDER zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape
 ZF_BUILDER zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape,
                                const double *values);
 
-/* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any ->
- * bool. */
+/* Elementwise, broadcasting. add sub mul div: float or integer; maximum minimum: any, of bool "or"
+ * and "and"; pow: float; comparisons: any -> bool, false where one is NaN, but for not_equal. */
 ZF_BUILDER zf_tensor zf_add(zf_tensor a, zf_tensor b);
 ZF_BUILDER zf_tensor zf_sub(zf_tensor a, zf_tensor b);
 ZF_BUILDER zf_tensor zf_mul(zf_tensor a, zf_tensor b);
@@ -365,6 +365,13 @@ ZF_BUILDER zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_d
  * not matter. A program compiled with `.evaluate` passes x through. p = 0 gives x itself. */
 ZF_BUILDER zf_tensor zf_dropout(zf_tensor x, double p);
 
+/* Random numbers of the dtype and shape of `like`, a float, which is not read: uniform in [low,
+ * high), and normal. They are a function of seed, step, the scope, the number of this call and of
+ * dropouts in it, and the element's global index, as those of zf_dropout. A program compiled with
+ * `.evaluate` draws too. They have no gradient. */
+ZF_BUILDER zf_tensor zf_random_uniform(zf_tensor like, double low, double high);
+ZF_BUILDER zf_tensor zf_random_normal(zf_tensor like, double mean, double deviation);
+
 /* Shape. */
 /* x with another shape; one dimension may be -1: what remains */
 ZF_BUILDER zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
@@ -410,16 +417,35 @@ typedef struct zf_reduce_desc {
     bool keep; /* keep the axis as a dimension 1 */
 } zf_reduce_desc;
 
-/* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is
- * fixed. */
+/* Reductions over every element, to a scalar; _ex over one axis. Float; a sum also integer, which
+ * wraps. The order of additions is fixed. */
 ZF_BUILDER zf_tensor zf_sum(zf_tensor x);
 ZF_BUILDER zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
 ZF_BUILDER zf_tensor zf_mean(zf_tensor x);
 ZF_BUILDER zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
 ZF_BUILDER zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
 ZF_BUILDER zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_min(zf_tensor x); /* equal minima share the gradient */
+ZF_BUILDER zf_tensor zf_min_ex(zf_tensor x, const zf_reduce_desc *desc);
 /* i32, the first of equal ones; no gradient */
 ZF_BUILDER zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_argmin_ex(zf_tensor x, const zf_reduce_desc *desc);
+
+/* Along an axis. */
+/* y[n] = x[0] + ... + x[n], float or integer; floats are added in double. */
+ZF_BUILDER zf_tensor zf_cumsum(zf_tensor x, int32_t axis);
+/* y[..n..] = x[..index[..n..]..]: index, i32 or i64, has the dimensions of x but for the axis. An
+ * index outside the axis is an error of the step. */
+ZF_BUILDER zf_tensor zf_gather(zf_tensor x, zf_tensor index, int32_t axis);
+/* y[..r..] = the sum of x[..n..] for which index[..n..] is r, r < size: x is float and of the shape
+ * of the index. It adds in the order of n. */
+ZF_BUILDER zf_tensor zf_scatter_add(zf_tensor x, zf_tensor index, int32_t axis, int64_t size);
+/* The k largest of each row over the last dimension, the largest first, of equal ones the first;
+ * NaN is larger than every number. *places, which may be NULL, is where they are, i32 [..., k]. */
+ZF_BUILDER zf_tensor zf_top_k(zf_tensor x, int64_t k, zf_tensor *places);
+/* [..., classes] of dtype `to`: 1 at the class that the index, i32 or i64, names, else 0; zeros
+ * alone for an index outside 0..classes-1. */
+ZF_BUILDER zf_tensor zf_one_hot(zf_tensor index, int64_t classes, zf_dtype to);
 
 /* Over the last dimension, float. */
 ZF_BUILDER zf_tensor zf_softmax(zf_tensor x);   /* saved: the output alone */

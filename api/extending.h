@@ -106,6 +106,7 @@
     X(dequantize, 1, 1, A(dequantize, bits, i) A(dequantize, block, i) A(dequantize, scale, d)     \
       A(dequantize, to, d))                                                                        \
     X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i) C(dropout, 24, DROPOUT, 0, 0))         \
+    X(draw, 1, 1, A(draw, form, e(uniform|normal)) A(draw, stream, i))                             \
     /* shape */                                                                                    \
     X(reshape, 1, 1, A(reshape, shape, l))                                                         \
     X(stop_gradient, 1, 1, B(stop_gradient, UNARY))                                                \
@@ -123,6 +124,11 @@
     X(max, 1, 1, A(max, axis, i) A(max, keep, b))                                                  \
     X(argmax, 1, 1, A(argmax, axis, i) A(argmax, keep, b))                                         \
     X(logsumexp, 1, 1, B(logsumexp, UNARY))                                                        \
+    X(cumsum, 1, 1, A(cumsum, axis, i) A(cumsum, reverse, b))                                      \
+    X(top_k, 1, 1, A(top_k, k, i))                                                                 \
+    X(gather, 2, 2, A(gather, axis, i))                                                            \
+    X(scatter_add, 2, 2, A(scatter_add, axis, i) A(scatter_add, size, i))                          \
+    X(one_hot, 1, 1, A(one_hot, classes, i) A(one_hot, to, d))                                     \
     X(total, 1, ZF_MAX_OPERANDS, )                                                                 \
     X(block_norms, 1, 1, )                                                                         \
     X(norm, 1, ZF_MAX_OPERANDS, )                                                                  \

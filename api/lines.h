@@ -46,6 +46,8 @@
 #define zf_quantize(x, ...) zf_quantize(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_dequantize(x, ...) zf_dequantize(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_dropout(x, ...) zf_dropout(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_random_uniform(x, ...) zf_random_uniform(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_random_normal(x, ...) zf_random_normal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_reshape(x, ...) zf_reshape(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_stop_gradient(x) zf_stop_gradient(zf_at((x), __FILE__, __LINE__))
 #define zf_transpose(x, ...) zf_transpose(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -64,7 +66,15 @@
 #define zf_mean_ex(x, ...) zf_mean_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_max(x) zf_max(zf_at((x), __FILE__, __LINE__))
 #define zf_max_ex(x, ...) zf_max_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_min(x) zf_min(zf_at((x), __FILE__, __LINE__))
+#define zf_min_ex(x, ...) zf_min_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_argmax_ex(x, ...) zf_argmax_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_argmin_ex(x, ...) zf_argmin_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_cumsum(x, ...) zf_cumsum(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_gather(x, ...) zf_gather(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_scatter_add(x, ...) zf_scatter_add(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_top_k(x, ...) zf_top_k(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_one_hot(x, ...) zf_one_hot(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_softmax(x) zf_softmax(zf_at((x), __FILE__, __LINE__))
 #define zf_logsumexp(x) zf_logsumexp(zf_at((x), __FILE__, __LINE__))
 #define zf_log_softmax(x) zf_log_softmax(zf_at((x), __FILE__, __LINE__))
@@ -141,6 +151,8 @@
 #undef zf_quantize
 #undef zf_dequantize
 #undef zf_dropout
+#undef zf_random_uniform
+#undef zf_random_normal
 #undef zf_reshape
 #undef zf_stop_gradient
 #undef zf_transpose
@@ -159,7 +171,15 @@
 #undef zf_mean_ex
 #undef zf_max
 #undef zf_max_ex
+#undef zf_min
+#undef zf_min_ex
 #undef zf_argmax_ex
+#undef zf_argmin_ex
+#undef zf_cumsum
+#undef zf_gather
+#undef zf_scatter_add
+#undef zf_top_k
+#undef zf_one_hot
 #undef zf_softmax
 #undef zf_logsumexp
 #undef zf_log_softmax

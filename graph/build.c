@@ -547,6 +547,35 @@ ZF_API zf_tensor zf_dropout(zf_tensor x, double p)
     return zfi_op(dropout, zfi_with({.f = p}, {.i = zfi_new_stream(x.graph)}), x);
 }
 
+/* by * a draw + from. */
+static zf_tensor zfi_draw(zf_tensor like, int64_t form, double by, double from)
+{
+    zf_tensor y;
+    if (!zf_valid(like)) return zfi_invalid(like, "draw");
+    y = zfi_op(draw, zfi_with({.i = form}, {.i = zfi_new_stream(like.graph)}), like);
+    if (by != 1) y = zf_scale(y, by);
+    if (from == 0) return y;
+    return zf_add(y, zf_constant(like.graph, zf_tensor_dtype(like), ZF_SCALAR, from));
+}
+
+ZF_API zf_tensor zf_random_uniform(zf_tensor like, double low, double high)
+{
+    if (zf_valid(like) && !(low <= high && isfinite(high - low)))
+        return zfi_misuse(like, ZF_ERR_ARGUMENT, "draw",
+                          "from %g to %g; the numbers must be finite, and low not above high", low,
+                          high);
+    return zfi_draw(like, 0, high - low, low);
+}
+
+ZF_API zf_tensor zf_random_normal(zf_tensor like, double mean, double deviation)
+{
+    if (zf_valid(like) && !(deviation >= 0 && isfinite(deviation) && isfinite(mean)))
+        return zfi_misuse(like, ZF_ERR_ARGUMENT, "draw",
+                          "mean %g and deviation %g must be finite, and the deviation 0 or above",
+                          mean, deviation);
+    return zfi_draw(like, 1, deviation, mean);
+}
+
 /* ------------------------------------------------------------------------------ shapes */
 
 ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)
@@ -743,6 +772,50 @@ ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *d)
 
 ZF_API zf_tensor zf_sum(zf_tensor x) { return zf_sum_ex(zfi_flat(x), NULL); }
 ZF_API zf_tensor zf_max(zf_tensor x) { return zf_max_ex(zfi_flat(x), NULL); }
+
+ZF_API zf_tensor zf_min_ex(zf_tensor x, const zf_reduce_desc *d)
+{
+    return zf_neg(zfi_reduce(ZF_OP_max, zf_neg(x), d));
+}
+ZF_API zf_tensor zf_argmin_ex(zf_tensor x, const zf_reduce_desc *d)
+{
+    return zfi_reduce(ZF_OP_argmax, zf_neg(x), d);
+}
+ZF_API zf_tensor zf_min(zf_tensor x) { return zf_min_ex(zfi_flat(x), NULL); }
+
+ZF_API zf_tensor zf_cumsum(zf_tensor x, int32_t axis)
+{
+    const int32_t a = zfi_axis(x, axis);
+    if (!zf_valid(x)) return zfi_invalid(x, "cumsum");
+    return a < 0 ? zfi_bad_axis(x, "cumsum", axis) : zfi_op(cumsum, zfi_with({.i = a}), x);
+}
+
+ZF_API zf_tensor zf_gather(zf_tensor x, zf_tensor index, int32_t axis)
+{
+    const int32_t a = zfi_axis(x, axis);
+    if (!zf_valid(x)) return zfi_invalid(x, "gather");
+    return a < 0 ? zfi_bad_axis(x, "gather", axis) : zfi_op(gather, zfi_with({.i = a}), x, index);
+}
+
+ZF_API zf_tensor zf_scatter_add(zf_tensor x, zf_tensor index, int32_t axis, int64_t size)
+{
+    const int32_t a = zfi_axis(x, axis);
+    if (!zf_valid(x)) return zfi_invalid(x, "scatter_add");
+    if (a < 0) return zfi_bad_axis(x, "scatter_add", axis);
+    return zfi_op(scatter_add, zfi_with({.i = a}, {.i = size}), x, index);
+}
+
+ZF_API zf_tensor zf_top_k(zf_tensor x, int64_t k, zf_tensor *places)
+{
+    const zf_tensor at = zfi_op(top_k, zfi_with({.i = k}), x);
+    if (places) *places = at;
+    return zf_valid(at) ? zf_gather(x, at, -1) : at;
+}
+
+ZF_API zf_tensor zf_one_hot(zf_tensor index, int64_t classes, zf_dtype to)
+{
+    return zfi_op(one_hot, zfi_with({.i = classes}, {.i = to}), index);
+}
 
 ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc)
 {

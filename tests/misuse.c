@@ -54,6 +54,66 @@ TEST(misuse_of_builders)
     SAYS(t, zf_nn_embedding_table(g, NULL, 4, 4, NULL), "a scope's whole name");
 }
 
+/* The first of the parts of x. */
+static zf_tensor first_of(zf_tensor x, int32_t axis, int32_t count)
+{
+    zf_tensor parts[8] = {ZF_NONE};
+    if (count) zf_split(x, axis, count, parts);
+    else zf_unstack(x, axis, parts);
+    return parts[0].graph ? parts[0] : (zf_tensor){x.graph, 0};
+}
+
+static zf_tensor split_into(zf_tensor x, zf_tensor *parts)
+{
+    zf_split(x, 0, 2, parts);
+    return (zf_tensor){x.graph, 0};
+}
+
+TEST(misuse_of_parts_and_comparisons)
+{
+    SAYS(t, first_of(x, 0, 3), "split (misuse.c:");
+    SAYS(t, first_of(x, 0, 3), "4 elements cannot be 3 equal parts");
+    SAYS(t, first_of(x, 0, -1), "4 elements cannot be -1 equal parts");
+    SAYS(t, split_into(x, NULL), "4 elements cannot be 2 equal parts; parts is NULL");
+    SAYS(t, first_of(x, 2, 2), "axis 2 of a tensor of rank 2");
+    SAYS(t, first_of(x, -3, 0), "axis -3 of a tensor of rank 2");
+    SAYS(t, zf_add(x, first_of(ZF_NONE, 0, 2)), "operand 1 is");
+    SAYS(t, zf_stack(&x, 1, 3), "axis 3 of a result of rank 3, which is at most 6");
+    SAYS(t, zf_stack((zf_tensor[]){x, zf_sum(x)}, 2, 0), "tensor 1 must have the shape of tensor 0");
+    SAYS(t, zf_add(x, zf_stack(NULL, 2, 0)), "operand 1 is of a builder that had no graph");
+    SAYS(t, zf_pow(x, zf_cast(x, ZF_F64)), "the operands must have one dtype");
+    SAYS(t, zf_pow(zf_cast(x, ZF_I32), zf_cast(x, ZF_I32)), "the operand must be float");
+    SAYS(t, zf_greater(x, zf_cast(x, ZF_I32)), "the operands must have one dtype");
+    SAYS(t, zf_sin(zf_cast(x, ZF_I64)), "the operand must be float");
+    SAYS(t, zf_sum(zf_cast(x, ZF_U8)), "the operand must be float");
+}
+
+TEST(misuse_along_an_axis)
+{
+    const double nan = NAN;
+#define INDEX(...) zf_input(g, "i", ZF_I32, ZF_SHAPE(__VA_ARGS__))
+    SAYS(t, zf_cumsum(x, 2), "axis 2 of a tensor of rank 2");
+    SAYS(t, zf_cumsum(zf_cast(x, ZF_U8), 0), "the operand must be float or integer");
+    SAYS(t, zf_gather(x, x, 0), "the index must be i32 or i64");
+    SAYS(t, zf_gather(x, INDEX(4, 7), 0), "the index must have the dimensions of operand 0 but for axis 0");
+    SAYS(t, zf_gather(x, INDEX(4), 1), "the dimensions of operand 0 but for axis 1");
+    SAYS(t, zf_scatter_add(x, INDEX(4, 7), 1, 3), "the index must have the shape of operand 0");
+    SAYS(t, zf_scatter_add(x, INDEX(4, 8), 1, -3), "size = -3 must not be negative");
+    SAYS(t, zf_scatter_add(zf_cast(x, ZF_I32), INDEX(4, 8), 1, 3), "operand 0 must be float");
+    SAYS(t, zf_top_k(x, 9, NULL), "k = 9 of rows of 8 elements; 1 to 8 is possible");
+    SAYS(t, zf_top_k(x, 0, NULL), "k = 0 of rows of 8 elements");
+    SAYS(t, zf_top_k(zf_sum(x), 1, NULL), "a scalar has no rows");
+    SAYS(t, zf_one_hot(x, 3, ZF_F32), "the index must be i32 or i64");
+    SAYS(t, zf_one_hot(INDEX(2), 0, ZF_F32), "classes = 0 must be 1 or more");
+    SAYS(t, zf_one_hot(INDEX(2), 3, (zf_dtype)99), "99 is no dtype");
+    SAYS(t, zf_one_hot(INDEX(1 << 30), INT64_MAX, ZF_F32), "more than 2^63 elements");
+    SAYS(t, zf_random_uniform(x, 1, 0), "from 1 to 0; the numbers must be finite");
+    SAYS(t, zf_random_uniform(INDEX(2), 0, 1), "the operand must be float");
+    SAYS(t, zf_random_normal(x, 0, -1), "mean 0 and deviation -1 must be finite");
+    SAYS(t, zf_random_normal(x, nan, 1), "mean nan and deviation 1 must be finite");
+#undef INDEX
+}
+
 /* A parameter of few bits, [rows, columns]. */
 static zf_tensor of_bits(zf_graph *g, int32_t bits, int64_t block, zf_dtype scale, int64_t columns)
 {

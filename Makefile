@@ -183,7 +183,7 @@ CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
 # Without nccl.h, sources about ranks are left out.
 NCCL_SOURCE   = $(if $(NCCL_HEADER),zeroflow_nccl.c)
-CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c),$(wildcard tests/cuda/*.c))
+CUDA_TESTS    = tests/cuda.c tests/iteration.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c),$(wildcard tests/cuda/*.c))
 # fmaf as an instruction, where there is one: the same numbers.
 FMA          := $(if $(shell grep -sw fma /proc/cpuinfo),-mfma)
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
@@ -339,7 +339,7 @@ $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
 $1/obj/%.o: %.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
 $1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
-              $(EMULATION) zeroflow_cuda.cu $(NCCL_SOURCE))) $2
+              examples/frame/options/device.c $(EMULATION) zeroflow_cuda.cu $(NCCL_SOURCE))) $2
 	$$(LINK)
 endef
 # Programs on the emulated device: BERT for its test; benchmarks, to try bench/cuda.sh with small models.

@@ -42,7 +42,7 @@ DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu cuda/*/*.cu cuda/*/*.h ops/*.cu
 TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
-EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c examples/models/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
 LLM      = zeroflow_llm.h $(wildcard llm/*/*.[ch] llm/api/*/*.h)
 # Shared by programs and tests: the samples' frame, the samples without their main, zf-opt's passes by
@@ -445,7 +445,7 @@ test-opt:           build/zf-opt
 test-plan:          build/zf-plan build/zf-opt build/zf-report
 test-bert:          build/bert
 test-gpt:           build/gpt build/llm build/bert
-test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/zf-report build/own_op build/rlhf build/tests
+test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/zf-report build/own_op build/rlhf build/models/gru build/tests
 test-consumers test-more-consumers: dist
 test-install: stage
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)

@@ -75,10 +75,9 @@ static zf_status zfi_infer_top_k(zfi_infer *c)
     if (!c->shape.rank) return zfi_infer_fail(c, ZF_ERR_SHAPE, "a scalar has no rows");
     n = c->shape.dims[c->shape.rank - 1];
     if (k < 1 || k > n || n > INT32_MAX)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "k = %lld of rows of %lld elements; 1 to %lld is possible",
-                              (long long)k, (long long)n,
-                              (long long)(n < INT32_MAX ? n : INT32_MAX));
+        return zfi_infer_fail(
+            c, ZF_ERR_ARGUMENT, "k = %lld of rows of %lld elements; 1 to %lld is possible",
+            (long long)k, (long long)n, (long long)(n < INT32_MAX ? n : INT32_MAX));
     c->shape.dims[c->shape.rank - 1] = k;
     c->dtype = ZF_I32;
     return ZF_OK;
@@ -108,9 +107,9 @@ static zf_status zfi_infer_one_hot(zfi_infer *c)
 static void zfi_grad_cumsum(zf_grad *c)
 {
     if (!zfi_is_float(zf_tensor_dtype(c->y))) return;
-    c->dx[0] = zfi_op(cumsum,
-                      zfi_with({.i = ZF_INT(c, cumsum, axis)}, {.i = !ZF_INT(c, cumsum, reverse)}),
-                      c->dy);
+    c->dx[0] =
+        zfi_op(cumsum, zfi_with({.i = ZF_INT(c, cumsum, axis)}, {.i = !ZF_INT(c, cumsum, reverse)}),
+               c->dy);
 }
 
 static void zfi_grad_gather(zf_grad *c)
@@ -197,7 +196,8 @@ static void zfi_gather_along(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = &l->args[0];
     const int64_t axis = ZF_INT(l, gather, axis);
-    const zfi_axis_of a = zfi_lines_along(&x->shape, axis), b = zfi_lines_along(&l->out.shape, axis);
+    const zfi_axis_of a = zfi_lines_along(&x->shape, axis),
+                      b = zfi_lines_along(&l->out.shape, axis);
     const size_t size = zf_dtype_size(x->dtype);
     const char *from = x->data;
     char *to = l->out.data;
@@ -221,7 +221,8 @@ static void zfi_scatter_lines_reference(const zf_launch *l, int64_t first, int64
 {
     const zf_array *x = &l->args[0], *index = &l->args[1];
     const int64_t axis = ZF_INT(l, scatter_add, axis);
-    const zfi_axis_of a = zfi_lines_along(&x->shape, axis), b = zfi_lines_along(&l->out.shape, axis);
+    const zfi_axis_of a = zfi_lines_along(&x->shape, axis),
+                      b = zfi_lines_along(&l->out.shape, axis);
     for (int64_t at = first; at < last; at++) {
         const int64_t from = zfi_line_start(a, at), to = zfi_line_start(b, at);
         for (int64_t r = 0; r < b.n; r++) {

@@ -60,8 +60,7 @@ __global__ void zfd_cumsum_rows_kernel(int64_t rows, int64_t n, bool reverse, T 
                 sums[t] += more;
                 __syncthreads();
             }
-            if (i < n)
-                out[e] = zfd_narrowed<T>::of((typename zfd_math<T>::type)(before + sums[t]));
+            if (i < n) out[e] = zfd_narrowed<T>::of((typename zfd_math<T>::type)(before + sums[t]));
             before += sums[ZFD_THREADS - 1];
             __syncthreads();
         }

@@ -383,6 +383,10 @@ run_examples() {
     check 'own_op learns a sine' gives 0 ' of step 400 0\.00[0-9]*$' build/own_op
     check 'own_op prints its operators' gives 0 '^%[0-9]+ = snake_grad %[0-9]+, %19 \{a=1.5\} : ' \
         build/own_op
+    for model in build/models/*; do
+        [ -d "$model" ] || check "${model##*/} learns a batch by heart" \
+            gives 0 ' step 100  loss 0\.' "$model" 100
+    done
     check 'rlhf learns from its rewards' learns_from_rewards
     check 'mlp learns the spirals' gives 0 '^(9[5-9]|100)\.[0-9]% of 500 unseen points' build/mlp
 }

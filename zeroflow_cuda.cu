@@ -73,6 +73,7 @@
 #include "ops/fused_norm.cu"
 #include "ops/fused_softmax.cu"
 #include "ops/documents.cu"
+#include "ops/block_mask.cu"
 #include "ops/attention.cu"
 #include "ops/attention_plain.cu"
 #if ZFD_HAS_PLAIN
@@ -112,13 +113,6 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
                              "CPU backend has it",
-                             zf_launch_name(l), (int)l->node);
-    if (((l->op == ZF_OP_attention || l->op == ZF_OP_attention_grad) &&
-         (l->attributes[7].i || l->attributes[8].i)) ||
-        (l->op == ZF_OP_cached_attention && ZF_INT(l, cached_attention, block)))
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: documents and block masks have no kernel on " ZFD_GPU ", but "
-                             "on the CPU; a mask (zf_attention_desc.mask) has one",
                              zf_launch_name(l), (int)l->node);
     if ((l->op == ZF_OP_all_gather && ZF_INT(l, all_gather, dim)) ||
         (l->op == ZF_OP_reduce_scatter && ZF_INT(l, reduce_scatter, dim)))

@@ -26,7 +26,13 @@
  *
  * Heads of q that share a head of k and v read it in place. Backward, each has a dK and dV of its
  * own in scratch, in the result's dtype; zfd_sum_groups adds them in f32, in the order of the
- * heads. A window is a mask: tiles of keys before a window are computed and not used. */
+ * heads.
+ *
+ * Windows, documents and block masks: tiles that no query of a tile sees are skipped. A tile's
+ * range is known from its first and its last query (windows and documents never go back), what
+ * is listed from bits (ops/block_mask.cu). Backward, dQ then begins with zeros in memory and is
+ * stored after the last tile of keys, whichever tiles there are. The kernels that are not steady
+ * and those for wide heads know of them. */
 
 /* ------------------------------------------------------------------------------- operands */
 
@@ -57,9 +63,13 @@ typedef struct zfd_heads {
     int64_t count;      /* heads of all examples */
     int heads, m, n, d; /* m queries, n keys */
     int group, window;  /* heads of q that read one of k and v; 0: no window */
+    const int *documents; /* [examples, m, 2], or NULL */
+    zfd_listed blocks;
     float scale;        /* the scale times log2 e */
     bool causal, well, bias_well;
-    bool steady; /* rows are aligned and whole blocks of dropout, and all queries share one bias */
+    bool narrow; /* there is a window, are documents or blocks */
+    bool steady; /* not narrow; rows are aligned and whole blocks of dropout, and all queries share
+                    one bias */
     zfd_dropout drop;
 } zfd_heads;
 
@@ -68,13 +78,20 @@ static const void *zfd_after(const void *data, int64_t count, size_t size)
     return data ? static_cast<const char *>(data) + count * (int64_t)size : NULL;
 }
 
-/* The operands of a launch from number `first` on; an error where their sizes exceed the kernels'
- * counters. */
+/* Operands from number `first` on in front of documents and lists: q, k, v and the bias. */
+static int zfd_float_operands(const zf_launch *l, int first)
+{
+    return l->arg_count - first - (ZF_INT(l, attention, documents) != 0) -
+           (ZF_INT(l, attention, block) != 0);
+}
+
+/* The operands of a launch from number `first` on, without bits; an error where their sizes exceed
+ * the kernels' counters. */
 static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
 {
     const zf_array *x = l->args + first, *bias = NULL;
     const zf_attribute *at = l->attributes;
-    int count = l->arg_count - first;
+    int count = zfd_float_operands(l, first);
     bool packed = count <= 2;
     size_t size = zf_dtype_size(x->dtype);
     int64_t row = x->shape.dims[2], kv_heads = at[5].i ? at[5].i : at[2].i, step = 1;
@@ -91,7 +108,10 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
     a->row = row, a->kv_row = packed ? row : kv_hidden;
-    a->group = a->heads / (int)kv_heads, a->window = (int)min(at[6].i, n);
+    a->group = a->heads / (int)kv_heads, a->window = at[6].i < n ? (int)at[6].i : 0;
+    if (ZF_INT(l, attention, documents)) a->documents = static_cast<const int *>(x[count].data);
+    a->blocks = zfd_listed_of(ZF_INT(l, attention, block), ZF_INT(l, attention, layouts), n);
+    a->narrow = a->window || ZF_INT(l, attention, documents) || a->blocks.layouts;
     a->q = x->data;
     a->k = packed ? zfd_after(x->data, hidden, size) : x[1].data;
     a->v = packed ? zfd_after(x->data, hidden + kv_hidden, size) : x[2].data;
@@ -100,7 +120,7 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->well = zfd_lies_well(row, size, a->q, a->k, a->v) && a->kv_row * size % 16 == 0 &&
               a->d * size % 16 == 0;
     a->drop = zfd_dropout_of(l, at[0].f, at[1].i, a->count * m * n);
-    a->steady = a->well && n % 8 == 0;
+    a->steady = a->well && n % 8 == 0 && !a->narrow;
     if (count % 2) return ZF_OK;
     bias = x + count - 1;
     a->bias = bias->data;
@@ -133,17 +153,74 @@ __device__ __forceinline__ int64_t zfd_token_at(const zfd_heads &a, const zfd_on
     return ((int64_t)head.example * tokens + t) * row + (int64_t)head.nth * a.d;
 }
 
-/* How many keys query m sees, counted from key 0. m may be beyond the last query. */
+/* How many keys query m sees, counted from key 0, but for documents. m may be beyond the last
+ * query. */
 __device__ __forceinline__ int zfd_sees(const zfd_heads &a, int m)
 {
     int seen = a.causal ? max(0, min(a.n, m + 1 + a.n - a.m)) : a.n;
     return m < a.m ? seen : 0;
 }
 
-/* The first key that query m sees. */
-__device__ __forceinline__ int zfd_first_seen(const zfd_heads &a, int m)
+/* Tokens first..end-1. */
+typedef struct zfd_range {
+    int first, end;
+} zfd_range;
+
+/* The keys that query m sees, but for blocks. m may be beyond the last query. */
+__device__ __forceinline__ zfd_range zfd_keys_seen(const zfd_heads &a, const zfd_one_head &head,
+                                                   int m)
 {
-    return a.window ? max(0, zfd_sees(a, m) - a.window) : 0;
+    zfd_range x = {0, zfd_sees(a, m)};
+    if (a.window) x.first = max(0, x.end - a.window);
+    if (a.documents && m < a.m) {
+        const int *of = a.documents + 2 * ((int64_t)head.example * a.m + m);
+        x.first = max(x.first, of[0]), x.end = max(0, min(x.end, of[1]));
+    }
+    return x;
+}
+
+/* The keys that any of `count` queries from m on sees, which is no later than the last one. */
+__device__ __forceinline__ zfd_range zfd_keys_of(const zfd_heads &a, const zfd_one_head &head, int m,
+                                                 int count)
+{
+    const zfd_range first = zfd_keys_seen(a, head, m),
+                    last = zfd_keys_seen(a, head, min(m + count, a.m) - 1);
+    zfd_range x = {first.first, last.end};
+    return x;
+}
+
+/* The queries that see any of `count` keys from n on, of those at from..end-1. */
+__device__ __forceinline__ zfd_range zfd_queries_of(const zfd_heads &a, const zfd_one_head &head,
+                                                    int n, int count)
+{
+    const int last = min(n + count, a.n) - 1;
+    zfd_range x = {a.causal ? max(0, n + a.m - a.n) : 0, a.m};
+    if (a.window) x.end = max(0, min(x.end, last + a.window + a.m - a.n));
+    if (a.documents && last >= 0) {
+        const int *of = a.documents + 2 * (int64_t)head.example * a.m;
+        x.first = max(x.first, of[2 * n]), x.end = min(x.end, of[2 * last + 1]);
+    }
+    return x;
+}
+
+/* Bit i: the block mask lists key n + 16 i for query m. n is a multiple of 16, and all bits are of
+ * one word. */
+__device__ __forceinline__ uint32_t zfd_keys_listed(const zfd_heads &a, const zfd_one_head &head,
+                                                    int m, int n)
+{
+    if (!a.blocks.layouts) return ~0u;
+    return zfd_seen_from(a.blocks, a.blocks.rows, head.nth % a.blocks.layouts, min(m, a.m - 1),
+                         min(m, a.m - 1) + 1, n);
+}
+
+/* The first tile of keys from n on that any of `queries` queries from m on sees; `end` or more:
+ * there is none in front of `end`. */
+__device__ __forceinline__ int zfd_next_keys(const zfd_heads &a, const zfd_one_head &head, int m,
+                                             int queries, int n, int end, int keys)
+{
+    if (!a.blocks.layouts) return n;
+    return zfd_next_seen(a.blocks, a.blocks.rows, head.nth % a.blocks.layouts, m, m + queries, n,
+                         end, keys);
 }
 
 /* The element of k or v at which its token t begins. */
@@ -304,19 +381,44 @@ __device__ __forceinline__ zfd_tiles zfd_tiles_of(const zfd_heads &a, const zfd_
     return x;
 }
 
-/* The first tile of queries for tile j of keys: the first that sees one of these keys. Tile 0 of
- * keys has all tiles of queries, since it initialises every dQ. */
-__device__ __forceinline__ int zfd_first_queries(const zfd_heads &a, const zfd_tiles &x, int j,
-                                                 int queries, int keys)
+/* The tiles of queries first..end-1 for tile j of keys: from the first that sees one of these keys
+ * on. Tile 0 of keys has all tiles of queries, since it initialises every dQ, unless this is
+ * narrow. */
+__device__ __forceinline__ zfd_range zfd_query_tiles(const zfd_heads &a, const zfd_tiles &x, int j,
+                                                     int queries, int keys)
 {
-    if ((x.dq && j == 0) || !a.causal) return x.i0;
-    return max(x.i0, max(0, j * keys + a.m - a.n) / queries);
+    zfd_range of = {x.i0, x.i1};
+    if (a.narrow) {
+        const zfd_range seen = zfd_queries_of(a, x.head, j * keys, keys);
+        of.first = max(of.first, seen.first / queries);
+        of.end = min(of.end, (seen.end + queries - 1) / queries);
+    } else if (!(x.dq && j == 0) && a.causal) {
+        of.first = max(x.i0, max(0, j * keys + a.m - a.n) / queries);
+    }
+    return of;
 }
 
-/* The last tile of keys that tile i of queries sees. */
+/* The first of these tiles of queries from i on that sees one of the keys of tile j; `end` or more:
+ * none. */
+__device__ __forceinline__ int zfd_next_queries(const zfd_heads &a, const zfd_tiles &x, int j, int i,
+                                                int end, int queries, int keys)
+{
+    if (!a.blocks.layouts) return i;
+    return zfd_next_seen(a.blocks, a.blocks.columns, x.head.nth % a.blocks.layouts, j * keys,
+                         (j + 1) * keys, i * queries, end * queries, queries) /
+           queries;
+}
+
+/* The last tile of keys that tile i of queries sees, not narrow. */
 __device__ __forceinline__ int zfd_last_keys(const zfd_heads &a, int i, int queries, int keys)
 {
     return max(0, zfd_sees(a, min((i + 1) * queries, a.m) - 1) - 1) / keys;
+}
+
+/* Sets a block's sums to 0. A barrier of the block must follow. */
+__device__ __forceinline__ void zfd_clear_sums(float *sums, int64_t count)
+{
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x) sums[i] = 0;
 }
 
 /* ------------------------------------------------------------------------------- launchers */
@@ -359,7 +461,7 @@ static zfd_heads_back zfd_heads_back_of(const zf_launch *l, const zfd_heads *a)
 {
     zfd_heads_back b;
     const size_t size = zf_dtype_size(l->out.dtype);
-    const bool packed = l->arg_count <= 5;
+    const bool packed = zfd_float_operands(l, 3) <= 2;
     const int64_t hidden = (int64_t)a->heads * a->d, rows = a->count / a->heads;
     const int64_t of_q = packed ? hidden : rows * a->m * hidden;
     const int64_t of_k = packed ? hidden / a->group : rows * a->n * (hidden / a->group);
@@ -437,6 +539,7 @@ static unsigned zfd_cut_gradient(const zf_launch *l, const zfd_heads *a, int key
     b->query_tiles = (int)zfd_div_up(a->m, queries);
     b->whole = b->key_tiles > 1 && 7 * last <= 5 * most ? a->count - last : a->count;
     b->tasks = b->whole + (a->count - b->whole) * (b->key_tiles + b->query_tiles);
-    if (b->key_tiles > 1) b->sums_size = (int64_t)(b->whole ? b->query_tiles : 1) * queries * width;
+    if (b->key_tiles > 1 || a->narrow)
+        b->sums_size = (int64_t)(b->whole ? b->query_tiles : 1) * queries * width;
     return (unsigned)min(b->tasks, most);
 }

@@ -215,6 +215,16 @@ static zf_status zfd_general_attention_grad(const zf_launch *l, const zfd_heads 
     return zfd_cuda_failed(l->error, "attention_grad", code);
 }
 
+/* Forward, scratch has the bits of a block mask. */
+static size_t zfd_cuda_scratch_attention(const zf_launch *l)
+{
+    zfd_heads a;
+    zf_launch quiet = *l;
+    quiet.error = NULL;
+    if (zfd_heads_of(&quiet, 0, &a)) return 0;
+    return sizeof(uint32_t) * (size_t)zfd_block_words(a.blocks);
+}
+
 static zf_status zfd_cuda_attention(const zf_launch *l)
 {
     zfd_heads a;
@@ -223,12 +233,14 @@ static zf_status zfd_cuda_attention(const zf_launch *l)
     zf_status status = zfd_heads_of(l, 0, &a);
     if (status || !a.count || !a.m) return status;
     const bool well = zfd_lies_well(a.d, zf_dtype_size(l->out.dtype), l->out.data);
+    if (a.blocks.layouts)
+        a.blocks.rows = zfd_make_bits(l, a.blocks, false, static_cast<uint32_t *>(l->scratch));
     status = zfd_sm90_takes(l, a, well) ? zfd_sm90_attention(l, a, lse)
                                         : zfd_general_attention(l, a, lse, well);
     return status ? status : zfd_launched(l);
 }
 
-ZFD_KERNEL(attention, zfd_cuda_attention, NULL)
+ZFD_KERNEL(attention, zfd_cuda_attention, zfd_cuda_scratch_attention)
 
 enum { ZFD_QKV_SUMS = 0 }; /* the saved value of attention_grad: sums over rows of the packed form */
 
@@ -258,7 +270,8 @@ static size_t zfd_grad_scratch(const zf_launch *l, const zfd_heads &a)
     return (most + 15) / 16 * 16;
 }
 
-/* The sums of blocks follow what zfd_grad_scratch counts. */
+/* The sums of blocks of rows, or the bits of a block mask, of rows, then of columns, follow what
+ * zfd_grad_scratch counts. */
 static size_t zfd_cuda_scratch_attention_grad(const zf_launch *l)
 {
     zfd_heads a;
@@ -266,7 +279,7 @@ static size_t zfd_cuda_scratch_attention_grad(const zf_launch *l)
     quiet.error = NULL;
     if (zfd_heads_of(&quiet, 3, &a)) return 0;
     const bool blocks = zfd_sums_qkv(l) && a.group == 1 && zfd_grad90_may(l, a);
-    return sizeof(float) * (zfd_grad_scratch(&quiet, a) +
+    return sizeof(float) * (zfd_grad_scratch(&quiet, a) + 2 * (size_t)zfd_block_words(a.blocks) +
                             (blocks ? (size_t)(zfd_grad_blocks(a) * a.row) : 0));
 }
 
@@ -278,6 +291,11 @@ static zf_status zfd_cuda_attention_grad(const zf_launch *l)
     if (status) return status;
     if (!a.count || !zfd_count(&l->out))
         return sums ? zfd_move_bytes(l, sums->data, NULL, (int64_t)zfd_bytes(sums)) : ZF_OK;
+    if (a.blocks.layouts) {
+        uint32_t *bits = static_cast<uint32_t *>(l->scratch) + zfd_grad_scratch(l, a);
+        a.blocks.rows = zfd_make_bits(l, a.blocks, false, bits);
+        a.blocks.columns = zfd_make_bits(l, a.blocks, true, bits + zfd_block_words(a.blocks));
+    }
     zfd_heads_back b = zfd_heads_back_of(l, &a);
     const bool of_sm90 = zfd_grad90_takes(l, a, b);
     if (sums && of_sm90 && a.group == 1)

@@ -128,9 +128,22 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     int tile = (int)(blockIdx.x % (unsigned)tiles);
     if (a.causal) tile = tiles - 1 - tile; /* the longest rows first */
     const int m0 = tile * queries, m = m0 + 16 * warp;
-    const int end = zfd_sees(a, min(m0 + queries, a.m) - 1);
-    const int ends = m < a.m ? zfd_sees(a, min(m + 16, a.m) - 1) : 0, least = zfd_sees(a, m);
-    const int sees[2] = {zfd_sees(a, m + g), zfd_sees(a, m + g + 8)};
+    /* The keys of the tile, of the warp, of its first and its last query, and of the thread's. */
+    zfd_range all = {0, zfd_sees(a, min(m0 + queries, a.m) - 1)}, some = {0, 0};
+    zfd_range sees[2] = {{0, zfd_sees(a, m + g)}, {0, zfd_sees(a, m + g + 8)}};
+    int least = zfd_sees(a, m), latest = 0;
+    if (m < a.m) some.end = zfd_sees(a, min(m + 16, a.m) - 1);
+    if (!STEADY) {
+        all = zfd_keys_of(a, head, m0, queries);
+        if (m < a.m) some = zfd_keys_of(a, head, m, 16);
+        sees[0] = zfd_keys_seen(a, head, m + g), sees[1] = zfd_keys_seen(a, head, m + g + 8);
+        least = zfd_keys_seen(a, head, m).end;
+        latest = zfd_keys_seen(a, head, min(m + 16, a.m) - 1).first;
+    }
+    const int end = all.end;
+    const int first =
+        STEADY ? 0
+               : zfd_next_keys(a, head, m0, queries, all.first / keys * keys, end, keys);
     /* Where fragments begin: of q, and of k and v in the first 16 keys and the next. */
     const int pair = lane % 8 / 2 * 4 + lane % 2; /* one of 16 keys: columns are permuted */
     const int q_at = zfd_chunk_at<D>(16 * warp + lane % 16, lane / 16);
@@ -152,34 +165,37 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         for (int i = 0; i < 4; i++) o[c][i] = 0;
     const bool shares = STEADY && (blockDim.x == 128 || blockDim.x == 256);
     const zfd_tile_share<D, keys, T> share(a.kv_row, a.d);
-    if (end) {
+    if (first < end) {
+        const int64_t at = (int64_t)first * a.kv_row;
         zfd_tile_in<D>(q_tile, queries,
                        static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m0, a.row), a.row,
                        a.m - m0, a.d, a.well);
-        zfd_tile_in<D>(stage, keys, k, a.kv_row, a.n, a.d, a.well);
-        zfd_tile_in<D>(stage + keys * D, keys, v, a.kv_row, a.n, a.d, a.well);
+        zfd_tile_in<D>(stage, keys, k + at, a.kv_row, a.n - first, a.d, a.well);
+        zfd_tile_in<D>(stage + keys * D, keys, v + at, a.kv_row, a.n - first, a.d, a.well);
         if (bias_row) zfd_bias_in(bias_stage, a, bias_row, 0, keys);
     }
-    for (int n = 0, now = 0; n < end; n += keys, now ^= 1) {
+    for (int n = first, now = 0, after; n < end; n = after, now ^= 1) {
         const T *k_tile = stage + now * 2 * keys * D, *v_tile = k_tile + keys * D;
         const T *bias_tile = bias_stage + now * keys + 4 * t;
         zfd_fetched();
         __syncthreads();
-        if (n + keys < end) {
+        after = n + keys;
+        if (!STEADY) after = zfd_next_keys(a, head, m0, queries, after, end, keys);
+        if (after < end) {
             T *next = stage + (now ^ 1) * 2 * keys * D;
-            int64_t at = (int64_t)(n + keys) * a.kv_row;
+            int64_t at = (int64_t)after * a.kv_row;
             if (shares) {
-                share.bring(next, k + at, a.n - n - keys);
-                share.bring(next + keys * D, v + at, a.n - n - keys);
+                share.bring(next, k + at, a.n - after);
+                share.bring(next + keys * D, v + at, a.n - after);
             } else {
-                zfd_tile_in<D>(next, keys, k + at, a.kv_row, a.n - n - keys, a.d, a.well);
-                zfd_tile_in<D>(next + keys * D, keys, v + at, a.kv_row, a.n - n - keys, a.d,
-                               a.well);
+                zfd_tile_in<D>(next, keys, k + at, a.kv_row, a.n - after, a.d, a.well);
+                zfd_tile_in<D>(next + keys * D, keys, v + at, a.kv_row, a.n - after, a.d, a.well);
             }
-            if (bias_row)
-                zfd_bias_in(bias_stage + (now ^ 1) * keys, a, bias_row, n + keys, keys);
+            if (bias_row) zfd_bias_in(bias_stage + (now ^ 1) * keys, a, bias_row, after, keys);
         }
-        if (n >= ends) continue;
+        if (n >= some.end || n + keys <= some.first) continue;
+        const uint32_t listed = STEADY ? ~0u : zfd_keys_listed(a, head, m, n);
+        if (!(listed & ((1u << groups) - 1))) continue;
         float s[2 * groups][4], shift[2], fix[2], high[2] = {most[0], most[1]};
         uint32_t kept[2] = {~0u, ~0u}; /* STEADY: bit 4 c + i of row r is key i of group c */
         if (STEADY && !drop.off) {
@@ -227,12 +243,13 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
                 }
             }
         }
-        if (a.window) {
+        if (!STEADY && (n < latest || listed != ~0u)) {
 #pragma unroll
             for (int c = 0; c < 2 * groups; c++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (n + c / 2 * 16 + 4 * t + c % 2 * 2 + i % 2 < sees[i / 2] - a.window)
+                    if (n + c / 2 * 16 + 4 * t + c % 2 * 2 + i % 2 < sees[i / 2].first ||
+                        !(listed >> c / 2 & 1))
                         s[c][i] = -INFINITY;
         }
         if (n + keys > least) {
@@ -240,7 +257,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
             for (int c = 0; c < 2 * groups; c++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (n + c / 2 * 16 + 4 * t + c % 2 * 2 + i % 2 >= sees[i / 2])
+                    if (n + c / 2 * 16 + 4 * t + c % 2 * 2 + i % 2 >= sees[i / 2].end)
                         s[c][i] = -INFINITY;
         }
 #pragma unroll
@@ -422,14 +439,18 @@ zfd_back_scores(const zfd_heads &a, const zfd_back_warp<T, D> &w, const T *q, co
             *to = prob * by[e];
         }
     }
-    if (w.n + w.own + 16 * blocks > zfd_sees(a, m) || m + 16 > a.m || a.window) { /* an edge */
+    if (w.n + w.own + 16 * blocks > zfd_sees(a, m) || m + 16 > a.m ||
+        (!STEADY && a.narrow)) { /* an edge */
+        const bool listed =
+            STEADY || (zfd_keys_listed(a, w.head, m, w.n + w.own) >> (blocks == 2 ? w.g / 4 : 0) & 1);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const int query = m + c / 2 * 8 + 2 * w.t + c % 2;
-            const int seen = zfd_sees(a, query), from = zfd_first_seen(a, query);
+            zfd_range seen = {0, zfd_sees(a, query)};
+            if (!STEADY) seen = zfd_keys_seen(a, w.head, query);
 #pragma unroll
             for (int e = 0; e < 2 * blocks; e++)
-                if (mine + e >= seen || mine + e < from)
+                if (mine + e >= seen.end || mine + e < seen.first || !listed)
                     s[e / 2][c / 2][e % 2 * 2 + c % 2] = dp[e / 2][c / 2][e % 2 * 2 + c % 2] = 0;
         }
     }
@@ -443,25 +464,22 @@ zfd_back_scores(const zfd_heads &a, const zfd_back_warp<T, D> &w, const T *q, co
         }
 }
 
-/* dQ of tile i of queries: the sum of earlier tiles of keys, in `sums`, plus this one. A warp has
- * 16 of the queries and some of the columns. q: the memory of the queries' tile, which is no longer
- * needed. */
+/* dQ of tile i of queries: the sum of earlier tiles of keys, in `sums`, plus the first `seen` keys
+ * of this one; the first sets the sum, the last stores the gradient. A warp has 16 of the queries
+ * and some of the columns. q: the memory of the queries' tile, which is no longer needed. */
 template <class T, int D>
 __device__ __forceinline__ void zfd_back_queries(const zfd_heads &a, const zfd_heads_back &b,
                                                  const zfd_back_warp<T, D> &w, T *q, int i,
-                                                 float *sums)
+                                                 float *sums, int seen, bool first, bool last)
 {
     typedef zfd_tensor_core<T> core;
     typedef zfd_back<T, D> cut;
     const int queries = cut::queries, blocks = cut::blocks, span = 16 * blocks;
     const int rows = queries / 16, parts = 4 * cut::parts / rows, warp = (int)threadIdx.x / 32;
     const int width = D / parts, some = width < 64 ? width : 64; /* of a warp; at a time */
-    const int own = warp % rows * 16, end = min((i + 1) * queries, a.m);
-    const bool first = w.n == 0, last = w.n / cut::keys == zfd_last_keys(a, i, queries, cut::keys);
+    const int own = warp % rows * 16;
     const float scale = a.scale * 0.693147181f;
-    /* The keys up to the last that one of the queries sees, in whole fragments. */
-    const int seen = min(cut::keys, zfd_sees(a, end - 1) - w.n);
-    const int steps = (seen + span - 1) / span * blocks;
+    const int steps = (seen + span - 1) / span * blocks; /* whole fragments of keys */
 #pragma unroll 1
     for (int from = warp / rows * width, to = from + width; from < to; from += some) {
         float dq[some / 8][4];
@@ -532,7 +550,9 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
 
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
         const zfd_tiles x = zfd_tiles_of(a, b, task);
+        const bool narrow = !STEADY && a.narrow;
         w.head = x.head;
+        if (narrow && x.dq) zfd_clear_sums(sums, (int64_t)(x.i1 - x.i0) * queries * D);
         /* Fetches tile i of queries, with their rows' sums, into stage `to`. */
         auto queries_in = [&](int i, int to) {
             int m = i * queries, has = a.m - m;
@@ -552,9 +572,11 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
             }
         };
         for (int j = x.j0; j < x.j1; j++) {
-            const int first = zfd_first_queries(a, x, j, queries, keys);
+            const zfd_range of = zfd_query_tiles(a, x, j, queries, keys);
+            const int first =
+                STEADY ? of.first : zfd_next_queries(a, x, j, of.first, of.end, queries, keys);
             float dk[blocks][width / 8][4], dv[blocks][width / 8][4], bias[2 * blocks];
-            if (first >= x.i1 && !x.dkv) break;
+            if (first >= of.end && !x.dkv) continue;
             w.n = j * keys;
             const int64_t at = zfd_key_at(a, w.head, w.n);
             __syncthreads(); /* the tiles before have been read */
@@ -562,7 +584,7 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
                            a.well);
             zfd_tile_in<D>(w.v, keys, static_cast<const T *>(a.v) + at, a.kv_row, a.n - w.n, a.d,
                            a.well);
-            if (first < x.i1) queries_in(first, 0);
+            if (first < of.end) queries_in(first, 0);
 #pragma unroll
             for (int k = 0; k < blocks; k++)
 #pragma unroll
@@ -575,16 +597,23 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
                 zfd_bias_of<T, 2 * blocks>(a, zfd_bias_row<T>(a, w.head, 0),
                                            w.n + w.own + w.g * 2 * blocks, bias);
 
-            for (int i = first, now = 0; i < x.i1; i++, now ^= 1) {
+            for (int i = first, now = 0, next; i < of.end; i = next, now ^= 1) {
                 T *q = stage + now * 2 * queries * D;
                 const T *dy = q + queries * D;
                 zfd_fetched();
                 __syncthreads();
-                if (i + 1 < x.i1) queries_in(i + 1, now ^ 1);
+                next = i + 1;
+                if (!STEADY) next = zfd_next_queries(a, x, j, next, of.end, queries, keys);
+                if (next < of.end) queries_in(next, now ^ 1);
 #pragma unroll 1
                 for (int r = 0; r < queries; r += 16) {
                     const int m = i * queries + r;
-                    const bool sees = m < a.m && zfd_sees(a, min(m + 16, a.m) - 1) > w.n + w.own;
+                    bool sees = m < a.m && zfd_sees(a, min(m + 16, a.m) - 1) > w.n + w.own;
+                    if (narrow && sees) {
+                        const zfd_range seen = zfd_keys_of(a, w.head, m, 16);
+                        sees = seen.end > w.n + w.own && seen.first < w.n + w.own + span &&
+                               (zfd_keys_listed(a, w.head, m, w.n + w.own) & (2 * blocks - 1));
+                    }
                     uint32_t p[blocks][4] = {}, ds[blocks][4] = {};
                     if (sees)
                         zfd_back_scores<T, D, STEADY>(a, w, q, dy, stats + now * 2 * queries, m, r,
@@ -619,7 +648,10 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
                 }
                 if (!x.dq) continue;
                 __syncthreads(); /* dS is complete, and the queries have been read */
-                zfd_back_queries<T, D>(a, b, w, q, i, sums + (int64_t)(i - x.i0) * queries * D);
+                zfd_back_queries<T, D>(
+                    a, b, w, q, i, sums + (int64_t)(i - x.i0) * queries * D,
+                    min(keys, zfd_sees(a, min((i + 1) * queries, a.m) - 1) - w.n),
+                    !narrow && j == 0, !narrow && j == zfd_last_keys(a, i, queries, keys));
             }
             zfd_fetched();
             __syncthreads(); /* K and V have been read: dK and dV replace them */
@@ -641,6 +673,14 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
                                    w.column, a.d, b.well);
             zfd_tile_out<D, width>(static_cast<T *>(b.dv) + to, b.kv_row, w.v, w.own, span, has,
                                    w.column, a.d, b.well);
+        }
+        if (narrow && x.dq) {
+            for (int i = x.i0; i < x.i1; i++) {
+                __syncthreads();
+                zfd_back_queries<T, D>(a, b, w, stage, i,
+                                       sums + (int64_t)(i - x.i0) * queries * D, 0, false, true);
+            }
+            __syncthreads(); /* the sums have been read: the next task clears them */
         }
     }
 }

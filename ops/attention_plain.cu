@@ -199,7 +199,9 @@ __global__ void __launch_bounds__(ZFD_THREADS)
     const zfd_one_head head = zfd_one_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
     const int nth = (int)(blockIdx.x % (unsigned)tiles);
     const int m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
-    const int end = zfd_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
+    const int m = m0 + (int)threadIdx.x / 16 * each;
+    const zfd_range all = zfd_keys_of(a, head, m0, tile);
+    const int end = all.end;
     const int64_t keys_at = zfd_key_at(a, head, 0);
     const zfd_dropper drop = zfd_dropper_of(a.drop);
     typename WAY::sums o;
@@ -210,7 +212,8 @@ __global__ void __launch_bounds__(ZFD_THREADS)
     zfd_plain_in<WAY, false>(q_tile,
                              static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m0, a.row),
                              a.row, a.m - m0, a.d, a.well);
-    for (int n0 = 0; n0 < end; n0 += tile) {
+    for (int n0 = zfd_next_keys(a, head, m0, tile, all.first / tile * tile, end, tile); n0 < end;
+         n0 = zfd_next_keys(a, head, m0, tile, n0 + tile, end, tile)) {
         const int n = n0 + (int)threadIdx.x % 16 * each;
         const int64_t at = keys_at + n0 * a.kv_row;
         __syncthreads(); /* the keys before have been read */
@@ -220,9 +223,10 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                                  a.well);
         __syncthreads();
         way.scores(s, q_tile, k_tile);
+        const bool listed = zfd_keys_listed(a, head, m, n / ZFD_UNIT * ZFD_UNIT) & 1;
 #pragma unroll
         for (int r = 0; r < each; r++) {
-            const int sees = zfd_sees(a, m + r), from = zfd_first_seen(a, m + r);
+            const zfd_range sees = zfd_keys_seen(a, head, m + r);
             float bias[each] = {0}, high = most[r], shift;
             uint32_t kept = ~0u;
             if (a.bias) zfd_bias_of<T, each>(a, zfd_bias_row<T>(a, head, m + r), n, bias);
@@ -230,8 +234,9 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                 kept = zfd_kept_from<each>(drop, zfd_score_number(a, head, m + r) + (unsigned)n);
 #pragma unroll
             for (int c = 0; c < each; c++) {
-                s[r][c] = n + c < sees && n + c >= from ? fmaf(s[r][c], a.scale, bias[c])
-                                                        : -INFINITY;
+                s[r][c] = listed && n + c < sees.end && n + c >= sees.first
+                              ? fmaf(s[r][c], a.scale, bias[c])
+                              : -INFINITY;
                 high = fmaxf(high, s[r][c]);
             }
 #pragma unroll
@@ -288,20 +293,23 @@ __global__ void __launch_bounds__(ZFD_THREADS)
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
         const zfd_tiles x = zfd_tiles_of(a, b, task);
         const zfd_one_head head = x.head;
+        if (a.narrow && x.dq) zfd_clear_sums(sums, (int64_t)(x.i1 - x.i0) * tile * WAY::width);
         for (int j = x.j0; j < x.j1; j++) {
             const int n0 = j * tile, n = n0 + column * each;
-            const int first = zfd_first_queries(a, x, j, tile, tile);
+            const zfd_range of = zfd_query_tiles(a, x, j, tile, tile);
+            const int first = zfd_next_queries(a, x, j, of.first, of.end, tile, tile);
             const int64_t at = zfd_key_at(a, head, n0);
             const int64_t to = zfd_token_at(a, head, a.n, n0, b.kv_row);
             typename WAY::sums dk, dv;
-            if (first >= x.i1 && !x.dkv) break; /* so it is for all later ones */
+            if (first >= of.end && !x.dkv) continue;
             __syncthreads(); /* the tiles before have been read */
             zfd_plain_in<WAY, true>(k_tile, static_cast<const T *>(a.k) + at, a.kv_row, a.n - n0,
                                     a.d, a.well);
             zfd_plain_in<WAY, true>(v_tile, static_cast<const T *>(a.v) + at, a.kv_row, a.n - n0,
                                     a.d, a.well);
             dk.clear(), dv.clear();
-            for (int i = first; i < x.i1; i++) {
+            for (int i = first; i < of.end;
+                 i = zfd_next_queries(a, x, j, i + 1, of.end, tile, tile)) {
                 const int m0 = i * tile, m = m0 + row;
                 const int64_t g_at = zfd_token_at(a, head, a.m, m0, b.hidden);
                 float s[each][each], dp[each][each];
@@ -314,9 +322,10 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                 __syncthreads();
                 way.scores(s, q_tile, k_tile);
                 way.scores(dp, g_tile, v_tile);
+                const bool listed = zfd_keys_listed(a, head, m, n / ZFD_UNIT * ZFD_UNIT) & 1;
 #pragma unroll
                 for (int r = 0; r < each; r++) {
-                    const int sees = zfd_sees(a, m + r), from = zfd_first_seen(a, m + r);
+                    const zfd_range sees = zfd_keys_seen(a, head, m + r);
                     const int64_t of_row = (int64_t)head.number * a.m + min(m + r, a.m - 1);
                     const float shift = b.shift[of_row], less = b.delta[of_row];
                     float bias[each] = {0};
@@ -330,7 +339,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                     for (int c = 0; c < each; c++) {
                         float by = kept >> c & 1 ? keep : 0;
                         float prob = zfd_exp2(fmaf(s[r][c], a.scale, bias[c] - shift));
-                        bool there = n + c < sees && n + c >= from;
+                        bool there = listed && n + c < sees.end && n + c >= sees.first;
                         dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) : 0;
                         s[r][c] = there ? prob * by : 0;
                     }
@@ -347,10 +356,10 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                 if (x.dq) {
                     typename WAY::sums dq;
                     float *sum = sums + (int64_t)(i - x.i0) * tile * WAY::width;
-                    if (j > 0) dq.load(sum);
+                    if (j > 0 || a.narrow) dq.load(sum);
                     else dq.clear();
                     dq.template add<false, true>(way, k_tile);
-                    if (j == zfd_last_keys(a, i, tile, tile))
+                    if (!a.narrow && j == zfd_last_keys(a, i, tile, tile))
                         dq.out(static_cast<T *>(b.dq) + zfd_token_at(a, head, a.m, m0, b.row),
                                b.row, a.m - m0, a.d, scale, b.well);
                     else dq.store(sum);
@@ -361,6 +370,15 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                 dv.out(static_cast<T *>(b.dv) + to, b.kv_row, a.n - n0, a.d, 1, b.well);
             }
         }
+        if (!a.narrow || !x.dq) continue;
+        __syncthreads();
+        for (int i = x.i0; i < x.i1; i++) {
+            typename WAY::sums dq;
+            dq.load(sums + (int64_t)(i - x.i0) * tile * WAY::width);
+            dq.out(static_cast<T *>(b.dq) + zfd_token_at(a, head, a.m, i * tile, b.row), b.row,
+                   a.m - i * tile, a.d, scale, b.well);
+        }
+        __syncthreads(); /* the sums have been read: the next task clears them */
     }
 }
 /* ------------------------------------------------------------------------------ wide heads
@@ -398,12 +416,17 @@ __global__ void __launch_bounds__(ZFD_THREADS)
         const T *q = static_cast<const T *>(a.q) + q_at, *k = static_cast<const T *>(a.k) + k_at;
         const T *v = static_cast<const T *>(a.v) + k_at, *dy = static_cast<const T *>(b.dy);
         if (dy) dy += zfd_token_at(a, head, a.m, 0, b.hidden);
-        const int meets = what == ZFD_ROW_OF_DKV ? a.m : zfd_sees(a, row);
+        const int meets = what == ZFD_ROW_OF_DKV ? a.m : zfd_keys_seen(a, head, row).end;
+        auto sees = [&](int m, int n) {
+            const zfd_range of = zfd_keys_seen(a, head, m);
+            return n < of.end && n >= of.first &&
+                   (zfd_keys_listed(a, head, m, n / ZFD_UNIT * ZFD_UNIT) & 1);
+        };
         /* The score of query m and key n, times log2 e; -inf where the query does not see the
          * key. */
         auto score = [&](int m, int n) {
             float bias[1] = {0};
-            if (n >= zfd_sees(a, m) || n < zfd_first_seen(a, m)) return -INFINITY;
+            if (!sees(m, n)) return -INFINITY;
             if (a.bias) zfd_bias_of<T, 1>(a, zfd_bias_row<T>(a, head, m), n, bias);
             return fmaf(zfd_wide_dot(q + m * a.row, k + n * a.kv_row, a.d), a.scale, bias[0]);
         };
@@ -449,7 +472,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                     dp = zfd_wide_dot(dy + m * b.hidden, v + n * a.kv_row, a.d);
                     if (lane) continue;
                     prob = zfd_exp2(x - b.shift[of_row]);
-                    const bool seen = n < zfd_sees(a, m) && n >= zfd_first_seen(a, m);
+                    const bool seen = sees(m, n);
                     p[i] = kept && seen ? prob * keep : 0;
                     ds[i] = seen ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row]) : 0;
                 }

@@ -279,7 +279,7 @@ static bool zfd_sm90_takes(const zf_launch *l, const zfd_heads &a, bool y_well)
     return zfd_device_of(l)->wgmma && (size_t)zfd_device_of(l)->shared >= zfd_sm90_bytes &&
            zf_dtype_size(l->out.dtype) == 2 && a.d == ZFD_SM90_WIDTH && a.well && y_well &&
            a.scale > 0 && (a.drop.none || a.n % 8 == 0) && a.n > 0 && (!a.causal || a.n >= a.m) &&
-           !a.window && a.row < 1 << 23 && a.heads < most && a.count / a.heads < most;
+           !a.narrow && a.row < 1 << 23 && a.heads < most && a.count / a.heads < most;
 }
 
 template <class T, int BIAS>

@@ -229,7 +229,7 @@ static const zf_option zfi_attention_rows[] = {
      .unit = ZFI_LAYOUT_NAMES "[,NAME=VALUE,...]",
      .flag = "attention",
      .topic = "attention",
-     .help = "tokens see the blocks of keys of this layout, on the CPU (docs/block-masks.md)",
+     .help = "tokens see the blocks of keys of this layout (docs/block-masks.md)",
      .rows = zfi_block_mask_rows},
     {.name = NULL}};
 

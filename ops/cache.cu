@@ -4,7 +4,8 @@
  *
  *     keys    0 1 2 3 4 5 6 7 ...     shared    q [d] | y of warp 0 [d] | ... | maxima and sums
  *     warp    0 1 2 3 0 1 2 3 ...
- */
+ *
+ * With a block mask they take the keys of the blocks that the row of the query's place lists. */
 
 enum { ZFD_CACHED_WARPS = 4, ZFD_CACHED_STATIC = 48 << 10 /* bytes of shared memory at most */ };
 
@@ -16,6 +17,8 @@ typedef struct zfd_cached {
     int64_t heads, group, d, window;
     int64_t row, kv_row; /* elements of a token: of q; of k and v */
     int64_t rows;        /* elements of k */
+    const int *lists;    /* of a block mask over the rows of a cache, or NULL */
+    int block, layouts;
     float scale;
     int32_t op, node;
     zfd_fault *fault;
@@ -47,6 +50,36 @@ template <class T> __global__ void zfd_cached_store_kernel(const zfd_cached c)
     }
 }
 
+/* A list of blocks of keys, or all keys from `first` to `end`. */
+typedef struct zfd_cached_keys {
+    const int *at;
+    int64_t first, end, count; /* count: keys to go through */
+} zfd_cached_keys;
+
+__device__ __forceinline__ zfd_cached_keys zfd_cached_keys_of(const zfd_cached &c, int64_t head,
+                                                              int64_t place)
+{
+    zfd_cached_keys keys = {NULL, place + 1 > c.window ? place + 1 - c.window : 0, place + 1, 0};
+    keys.count = keys.end - keys.first;
+    if (c.lists) {
+        const int64_t blocks = (c.n + c.block - 1) / c.block;
+        const int *begin = c.lists + 2 + head % c.layouts * (blocks + 1) + place / c.block;
+        keys.at = c.lists + 2 + 2 * c.layouts * (blocks + 1) + begin[0];
+        keys.count = (int64_t)(begin[1] - begin[0]) * c.block;
+    }
+    return keys;
+}
+
+/* Key number i of them; -1: it is not seen. */
+__device__ __forceinline__ int64_t zfd_cached_key(const zfd_cached &c, const zfd_cached_keys &keys,
+                                                  int64_t i)
+{
+    int64_t n;
+    if (!keys.at) return keys.first + i;
+    n = (int64_t)keys.at[i / c.block] * c.block + i % c.block;
+    return n >= keys.first && n < keys.end ? n : -1;
+}
+
 template <class T> __global__ void zfd_cached_kernel(const zfd_cached c)
 {
     ZFD_SHARED(float, shared);
@@ -61,17 +94,19 @@ template <class T> __global__ void zfd_cached_kernel(const zfd_cached c)
     float *y = shared + (1 + warp) * c.d, *most_of = shared + (1 + ZFD_CACHED_WARPS) * c.d,
           *sum_of = most_of + ZFD_CACHED_WARPS;
     float most = -INFINITY, sum = 0;
-    int64_t past, count, seen, first;
+    zfd_cached_keys seen;
+    int64_t past, count;
     if (!zfd_cached_range(c, b, &past, &count) || t >= count) {
         for (int64_t i = threadIdx.x; i < c.d; i += blockDim.x) out[i] = zfd_from_f32<T>(0);
         return;
     }
-    seen = past + t + 1, first = seen > c.window ? seen - c.window : 0;
+    seen = zfd_cached_keys_of(c, head, past + t);
     for (int64_t i = threadIdx.x; i < c.d; i += blockDim.x) shared[i] = zfd_to_f32(q[i]);
     for (int64_t i = lane; i < c.d; i += ZFD_WARP) y[i] = 0;
     __syncthreads();
-    for (int64_t n = first + warp; n < seen; n += ZFD_CACHED_WARPS) {
-        const int64_t from = n % c.n * c.kv_row;
+    for (int64_t k = warp; k < seen.count; k += ZFD_CACHED_WARPS) {
+        const int64_t n = zfd_cached_key(c, seen, k), from = n % c.n * c.kv_row;
+        if (n < 0) continue;
         float score = 0, before = most, base, fix, p;
         for (int64_t i = lane; i < c.d; i += ZFD_WARP)
             score = fmaf(shared[i], zfd_to_f32(keys[from + i]), score);
@@ -112,6 +147,9 @@ static zf_status zfd_cuda_cached_attention(const zf_launch *l)
     c.row = x[0].shape.dims[2], c.kv_row = x[1].shape.dims[2], c.d = c.row / c.heads;
     c.most = ZF_INT(l, cached_attention, ring) ? (int64_t)1 << 40 : c.n;
     c.window = window ? window : c.n, c.rows = zfd_count(&x[1]);
+    c.block = (int)ZF_INT(l, cached_attention, block);
+    c.layouts = (int)ZF_INT(l, cached_attention, layouts);
+    if (c.block) c.lists = static_cast<const int *>(x[7].data);
     c.scale = (float)ZF_FLOAT(l, cached_attention, scale);
     c.op = l->op, c.node = l->node, c.fault = zfd_device_of(l)->fault;
     shared = (size_t)((1 + ZFD_CACHED_WARPS) * c.d + 2 * ZFD_CACHED_WARPS) * sizeof(float);

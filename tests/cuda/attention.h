@@ -124,6 +124,21 @@ APART_GROUPS_GRAD(2, 70, 70, 256, 64, 4, 53760, "kv_heads=1 scale=0.125 causal=t
 APART_GROUPS_GRAD(1, 66, 136, 256, 128, 4, 51712, "kv_heads=2 scale=0.125 p=0.1 stream=5"),
 APART_GROUPS_GRAD(1, 20, 33, 64, 32, 4, 3392, "kv_heads=2 scale=0.25 causal=true window=9"),
 APART_GROUPS_GRAD(1, 5, 7, 600, 300, 2, 7200, "kv_heads=1 scale=0.05 p=0.1 stream=5"),
+/* Caches whose keys a block mask lists, of 4 blocks: 0, 0 1, 1 2, 0 3; one layout, and one for each
+ * of 2 heads, the second of the diagonal. At most 30 keys before. */
+#define LISTED(m, h, lists, count, how)                                                            \
+    {{"cached_attention",                                                                          \
+      "f[2," #m "," #h "] f[2," #m "," #h "] f[2," #m "," #h "] x[2] r[2] c[2,64," #h "] c[2,64,"  \
+      #h "]",                                                                                      \
+      "constant {values=[" lists "]} : i32[" #count "]\n"                                          \
+      "cached_attention %1, %2, %3, %4, %5, %6, %7, %8 {scale=0.2 block=16 " how "} : f[2," #m "," \
+      #h "]",                                                                                      \
+      NORM, 0, 0, MUTATES},                                                                        \
+     {33, 30, 1}}
+LISTED(33, 70, "16,1,0,1,3,5,7,0,3,5,6,7,0,0,1,1,2,0,3,0,1,3,1,2,2,3", 26, "heads=1 layouts=1"),
+LISTED(33, 24, "16,2,0,1,3,5,7,7,8,9,10,11,0,3,5,6,7,7,8,9,10,11,0,0,1,1,2,0,3,0,1,2,3,"
+               "0,1,3,1,2,2,3,0,1,2,3", 44, "heads=2 layouts=2"),
+#undef LISTED
 #undef PACKED
 #undef PACKED_GRAD
 #undef PACKED_SUMS

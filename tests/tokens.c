@@ -4,6 +4,7 @@
 #include "test.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 #define GOLDEN "tests/golden/tokens/"
 
@@ -412,6 +413,58 @@ TEST_ONCE(tokens_of_a_folder)
     zf_error error = {ZF_OK, ""};
     CHECK(t, !zf_tokenizer_open(GOLDEN, &error));
     CHECK_TEXT(t, error.text, "cannot open " GOLDEN "/tokenizer.json: No such file or directory");
+}
+
+/* A folder with `count` added tokens in tokenizer.json, and as many in added_tokens.json, each of
+ * which is named; how often names are compared. */
+static long comparisons_of(test *t, int count)
+{
+    static const char *const names[] = {"tokenizer.json", "added_tokens.json",
+                                        "tokenizer_config.json"};
+    const char *folder = test_path("added");
+    zf_text text[3] = {{.at = NULL}};
+    zf_tokenizer *tokenizer = NULL;
+    zf_error error = {ZF_OK, ""};
+    long before;
+    bool good = true;
+    mkdir(folder, 0777);
+    zf_text_add_string(&text[0], "{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": []}, "
+                                 "\"added_tokens\": [");
+    zf_text_add_string(&text[1], "{"), zf_text_add_string(&text[2], "{\"extra_special_tokens\": [");
+    for (int k = 0; k < count; k++) {
+        char one[3][100];
+        const char *comma = k ? "," : "";
+        snprintf(one[0], sizeof one[0], "%s{\"id\": %d, \"content\": \"<%d>\"}", comma, k + 1, k);
+        snprintf(one[1], sizeof one[1], "%s\"[%d]\": %d", comma, k, count + k + 1);
+        snprintf(one[2], sizeof one[2], "%s\"[%d]\"", comma, count - 1 - k);
+        for (int n = 0; n < 3; n++) zf_text_add_string(&text[n], one[n]);
+    }
+    zf_text_add_string(&text[0], "]}"), zf_text_add_string(&text[1], "}");
+    zf_text_add_string(&text[2], "]}");
+    for (int n = 0; n < 3; n++) {
+        char path[400];
+        FILE *file;
+        snprintf(path, sizeof path, "%s/%s", folder, names[n]);
+        good &= !text[n].failed && (file = fopen(path, "wb")) &&
+                fwrite(text[n].at, 1, text[n].count, file) == text[n].count && !fclose(file);
+        zf_text_free(&text[n]);
+    }
+    before = test_comparisons();
+    if (good) tokenizer = zf_tokenizer_open(folder, &error);
+    before = test_comparisons() - before;
+    if (!tokenizer) return test_fail(t, __FILE__, __LINE__, "zf_tokenizer_open", error.text), 0;
+    good = zf_tokenizer_size(tokenizer) == 2 * count + 1 &&
+           zf_tokenizer_id(tokenizer, "[7]") == count + 8 &&
+           zf_tokenizer_is_special(tokenizer, count + 8) && !zf_tokenizer_is_special(tokenizer, 8);
+    zf_tokenizer_free(tokenizer);
+    return good ? before : 0;
+}
+
+/* Four times as many added tokens are four times as much to compare. */
+TEST_ONCE(tokens_that_are_added_are_many)
+{
+    const long few = comparisons_of(t, 100), many = comparisons_of(t, 400);
+    CHECK(t, few && many < 5 * few);
 }
 
 /* ------------------------------------------------------------------------------------ texts */

@@ -11,15 +11,20 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The number of the added token with this text; -1. */
-static int32_t zfl_find_added(const zfl_tokens_file_reader *r, const char *text, size_t bytes)
+/* What the text has in the trie; -1: it is not there. */
+static int32_t zfl_trie_find(const zfl_trie *in, const char *text, size_t bytes)
 {
-    const zfl_trie *in = &r->contents;
     int32_t node = 0;
     if (!in->count) return -1;
     for (size_t i = 0; i < bytes; i++)
         if (!(node = zfl_trie_child(in, node, text[i]))) return -1;
     return in->nodes[node].added;
+}
+
+/* The number of the added token with this text; -1. */
+static int32_t zfl_find_added(const zfl_tokens_file_reader *r, const char *text, size_t bytes)
+{
+    return zfl_trie_find(&r->contents, text, bytes);
 }
 
 /* The text and the flags of a token that is an object. */
@@ -210,10 +215,7 @@ static zfl_numbered *zfl_sorted(zfl_tokens_file_reader *r, const zf_json *object
     return list;
 }
 
-static bool zfl_is_named(const zfl_token_files *f, const char *text);
-
-static void zfl_merge_numbered(zfl_tokens_file_reader *r, const zfl_token_files *f,
-                               const zf_json *object, bool decoder)
+static void zfl_merge_numbered(zfl_tokens_file_reader *r, const zf_json *object, bool decoder)
 {
     size_t count;
     zfl_numbered *list = zfl_sorted(r, object, decoder, &count);
@@ -226,7 +228,7 @@ static void zfl_merge_numbered(zfl_tokens_file_reader *r, const zfl_token_files 
             text = zf_json_key(list[i].v, &a.bytes);
             if (zfl_find_added(r, text, a.bytes) >= 0)
                 continue; /* tokenizer.json knows its flags */
-            a.special = zfl_is_named(f, text), a.normalized = !a.special;
+            a.special = zfl_trie_find(&r->named, text, a.bytes) >= 0, a.normalized = !a.special;
         }
         zfl_merge_token(r, a, text, list[i].id, list[i].v);
     }
@@ -284,25 +286,14 @@ static void zfl_each_named(const zfl_token_files *f, void *user, zfl_named_fn *f
     if (zf_json_type_of(of_map) == ZF_JSON_ARRAY) zfl_each_element(of_map, user, fn);
 }
 
-/* A search among the named tokens. */
-typedef struct zfl_named_search {
-    const char *text;
-    bool found;
-} zfl_named_search;
-
-static void zfl_compare_named(void *user, const zf_json *v)
+/* Notes the text of a named token. */
+static void zfl_note_named(void *user, const zf_json *v)
 {
-    zfl_named_search *s = user;
-    const char *is = zf_json_string(v, NULL);
-    if (!is) is = zf_json_string(zf_json_member(v, "content"), NULL);
-    if (is && !strcmp(is, s->text)) s->found = true;
-}
-
-static bool zfl_is_named(const zfl_token_files *f, const char *text)
-{
-    zfl_named_search s = {text, false};
-    zfl_each_named(f, &s, zfl_compare_named);
-    return s.found;
+    zfl_tokens_file_reader *r = user;
+    size_t bytes;
+    const char *text = zf_json_string(v, &bytes);
+    if (!text) text = zf_json_string(zf_json_member(v, "content"), &bytes);
+    if (text && !zfl_trie_add(&r->named, text, bytes, 0)) zfl_tokens_file_out_of_memory(r->error);
 }
 
 /* A text, or an object with a text. */
@@ -328,8 +319,9 @@ static void zfl_merge_tokens(zfl_tokens_file_reader *r, const zfl_token_files *f
     zfl_expect_token_config(f->map, own, r->error);
     r->t->literal = zfl_truth(r, f->config, "split_special_tokens", false);
     if (r->error->status) return;
-    if (decoder) zfl_merge_numbered(r, f, decoder, true);
-    else if (f->added) zfl_merge_numbered(r, f, f->added, false);
+    if (!decoder && f->added) zfl_each_named(f, r, zfl_note_named);
+    if (decoder) zfl_merge_numbered(r, decoder, true);
+    else if (f->added) zfl_merge_numbered(r, f->added, false);
     if (!r->error->status) zfl_each_named(f, r, zfl_merge_named);
 }
 

@@ -563,6 +563,7 @@ static zf_tokenizer *zfl_read_tree(zf_json *top, const zfl_token_files *files, z
                               : false;
     zf_json_free(top);
     free(r.contents.nodes);
+    free(r.named.nodes);
     if (good) return r.t;
     zf_tokenizer_free(r.t);
     return NULL;

@@ -13,6 +13,7 @@ typedef struct zfl_tokens_file_reader {
     int32_t known;     /* tokens of model.vocab */
     int32_t last;      /* the largest id of an added token; -1: there is none */
     zfl_trie contents; /* numbers of added tokens by their texts */
+    zfl_trie named;    /* texts of named special tokens */
 } zfl_tokens_file_reader;
 
 static bool zfl_tokens_file_out_of_memory(zf_error *error)

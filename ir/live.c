@@ -17,7 +17,7 @@ static int32_t zfi_remove_dead(zf_graph *g)
     bool *live = zfi_calloc(&g->memory, count, sizeof *live);
     int32_t kept = 0, all = zfi_len(g->order);
     if (!live) return 0;
-    for (int32_t i = all - 1; i >= 0; i--) {
+    for (int32_t i = all; zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_none) continue;
         if (zfi_is_needed(g, g->order[i])) live[g->order[i]] = true;

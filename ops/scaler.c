@@ -109,7 +109,7 @@ static zf_status zfi_cpu_loss_scale_update(const zf_launch *l)
 /* The node of the graph that is `op`, loss_scale or loss_scale_update; 0: none. */
 static int32_t zfi_scaler_node(const zf_graph *g, zf_op op)
 {
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--)
+    for (int32_t i = zfi_len(g->order); zfi_down(i);)
         if (g->nodes[g->order[i]].op == op) return g->order[i];
     return 0;
 }

@@ -40,6 +40,8 @@ typedef struct zfi_stored {
     zf_shape shape;
     zfi_spread spread; /* over the ranks of a mesh */
     int32_t of;     /* the parameter whose master weights or average these are; -1: none */
+    int32_t follower;    /* of a parameter: the first tensor of which it is that one; -1: none */
+    int32_t next_follower; /* the next one of the same parameter; -1: none */
     int32_t bucket; /* -1: it is loose */
     int64_t at;     /* its first element in the bucket */
     char *host;     /* the values of a loose tensor */
@@ -47,6 +49,7 @@ typedef struct zfi_stored {
     int32_t whole;  /* a piece: the tensor of which it is one; -1: it is none */
     int64_t from;   /* and its first element there */
     int32_t next;   /* of a tensor in pieces: the first; of a piece: the next; -1: none */
+    int32_t linked; /* of a tensor in pieces: the piece that was added last; -1: none */
     uint32_t sum;   /* a checksum for zf_compare_ranks (same.c) */
 } zfi_stored;
 
@@ -151,23 +154,6 @@ static int32_t zfi_store_find(const zf_store *s, const char *name)
 
 /* The tensor is in pieces. */
 static bool zfi_is_tiled(const zfi_stored *t) { return t->whole < 0 && t->next >= 0; }
-
-/* The tensor that has the values of tensor k from *at on, *at elements of k being passed over: k
- * itself, or one of its pieces. *at becomes the element there; *count, the elements that are
- * wanted, is reduced to those that it has. */
-static int32_t zfi_piece_with(const zf_store *s, int32_t k, int64_t *at, int64_t *count)
-{
-    if (!zfi_is_tiled(&s->tensors[k])) return k;
-    for (k = s->tensors[k].next; k >= 0; k = s->tensors[k].next) {
-        const zfi_stored *t = &s->tensors[k];
-        const int64_t has = t->from + zfi_stored_count(t) - *at;
-        if (has <= 0) continue;
-        if (*count > has) *count = has;
-        *at -= t->from;
-        break;
-    }
-    return k;
-}
 
 /* The same for a tensor in a bucket. */
 static int32_t zfi_store_placed(const zf_store *s, const char *name)

@@ -128,7 +128,7 @@ static void zfi_find_uses(zfi_placement *p)
     int64_t at;
     for (size_t n = 0; n < p->nodes; n++)
         p->last_use[n] = -1, p->written[n] = p->written_last[n] = end + 1, p->position[n] = -1;
-    for (int32_t i = end - 1; i >= 0; i--) {
+    for (int32_t i = end; zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         int32_t until = node->op == ZF_OP_output ? end : i, viewed = zfi_viewed(g, node, &at);
         p->position[g->order[i]] = i;
@@ -708,8 +708,7 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         if (!b->persistent) b->offset += persistent[b->space];
         if (b->scratch) g->nodes[b->node].scratch_offset = b->offset;
     }
-    for (int32_t n = zfi_len(p->buffers) - 1; n >= 0;
-         n--) /* a pack may lie in another one that comes after it */
+    for (int32_t n = zfi_len(p->buffers); zfi_down(n);) /* a pack may lie in one that comes after it */
         if (p->buffers[n].host >= 0)
             p->buffers[n].offset = p->buffers[p->buffers[n].host].offset + p->buffers[n].at;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {

@@ -58,6 +58,9 @@ typedef struct zfi_loading {
     zfi_part *parts;
     uint32_t *sums;
     char *piece;
+    size_t piece_bytes; /* of the open file, from piece_at on, that it has with their checksum; 0 */
+    uint64_t piece_at;
+    uint32_t piece_crc;
     int64_t step;
     const zf_json *steps; /* of trainings with names; NULL: there are none */
     uint64_t seed;
@@ -686,8 +689,11 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
         n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
         high = low + (int64_t)n / size;
         if (at % span == 0) crc = 0;
-        if (zfi_file_piece(file, path, part->at + at, l->piece, n, &crc, error))
+        if (at % span == 0 && n == l->piece_bytes && part->at + at == l->piece_at)
+            crc = l->piece_crc;
+        else if (zfi_file_piece(file, path, part->at + at, l->piece, n, &crc, error))
             return error->status;
+        l->piece_bytes = at % span == 0 ? n : 0, l->piece_at = part->at + at, l->piece_crc = crc;
         if (write) {
             int64_t first = low > begin ? low : begin, last = high < end ? high : end;
             const char *data = l->piece + (first - low) * size;
@@ -719,7 +725,7 @@ static zf_status zfi_load_parts(zfi_loading *l, bool write)
             uint64_t bytes;
             kind = part->kind, rank = part->rank;
             if (file >= 0) close(file);
-            file = -1;
+            file = -1, l->piece_bytes = 0;
             status =
                 zfi_file_in(path, l->path, zfi_tensor_file(name, kind, rank, l->world), &s->error);
             if (!status && (file = zfi_file_open(path, &bytes, &s->error)) < 0)
@@ -747,7 +753,7 @@ static zf_status zfi_load_check(zfi_loading *l)
     for (int32_t k = 0; k < zfi_len(s->tensors) && !l->memory.failed; k++)
         zfi_push(&l->memory, l->found, zfi_not_found);
     if (l->memory.failed) return zfi_nomem(&s->error);
-    for (int32_t k = zfi_len(s->tensors) - 1; k >= 0; k--) {
+    for (int32_t k = zfi_len(s->tensors); zfi_down(k);) {
         const int32_t of = s->tensors[k].of;
         if (of >= 0) l->found[k].next_master = l->found[of].master, l->found[of].master = k;
     }

@@ -128,14 +128,15 @@ static zf_status zfi_save_get(zfi_saving *s, const zfi_stored *t, const zfi_port
     zf_status status = ZF_OK;
     if (!zfi_is_tiled(t))
         return zfi_stored_get(store, t, s->piece, portion->data + at, bytes, &s->store->error);
-    for (size_t done = 0; done < bytes && !status;) {
-        int64_t from = (int64_t)((at + done) / size), count = (int64_t)((bytes - done) / size);
-        const zfi_stored *piece =
-            &store->tensors[zfi_piece_with(store, (int32_t)(t - store->tensors), &from, &count)];
-        status = zfi_stored_get(store, piece, s->piece + done,
-                                zfi_stored_data(store, piece) + (size_t)from * size,
-                                (size_t)count * size, &s->store->error);
-        done += (size_t)count * size;
+    for (int32_t k = t->next; k >= 0 && !status; k = store->tensors[k].next) {
+        const zfi_stored *piece = &store->tensors[k];
+        const size_t begin = (size_t)piece->from * size, end = begin + zfi_stored_bytes(piece);
+        const size_t from = at > begin ? at : begin, until = end < at + bytes ? end : at + bytes;
+        if (begin >= at + bytes) break;
+        if (from < until)
+            status = zfi_stored_get(store, piece, s->piece + (from - at),
+                                    zfi_stored_data(store, piece) + (from - begin), until - from,
+                                    &s->store->error);
     }
     return status;
 }

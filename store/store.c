@@ -263,9 +263,11 @@ static zfi_store_mark zfi_store_mark_of(const zf_store *s)
 /* Takes away what was added since. What was loose is so again. */
 static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
 {
-    for (int32_t k = 0; k < mark.tensors; k++)
-        while (s->tensors[k].next >= mark.tensors)
-            s->tensors[k].next = s->tensors[s->tensors[k].next].next;
+    for (int32_t k = 0; k < mark.tensors; k++) {
+        zfi_stored *t = &s->tensors[k];
+        while (t->next >= mark.tensors) t->next = s->tensors[t->next].next;
+        while (t->follower >= mark.tensors) t->follower = s->tensors[t->follower].next_follower;
+    }
     while (zfi_len(s->tensors) > mark.tensors) {
         zfi_stored *t = &stbds_arrlast(s->tensors);
         zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
@@ -274,7 +276,7 @@ static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         zfi_stored *t = &s->tensors[k];
         if (t->host) t->bucket = -1, t->at = 0;
-        if (t->of >= mark.tensors) t->of = -1;
+        if (t->of >= mark.tensors) t->of = t->next_follower = -1;
     }
     if (s->buckets) stbds_header(s->buckets)->length = (size_t)mark.buckets;
     while (zfi_len(s->pieces) > mark.pieces) {
@@ -292,21 +294,35 @@ static int32_t zfi_store_add(zf_store *s, zfi_stored t)
 {
     int32_t index = zfi_len(s->tensors);
     t.name = zfi_text_copy(&s->memory, &s->text, t.name, strlen(t.name));
-    t.whole = t.next = -1;
+    t.whole = t.next = t.linked = t.follower = t.next_follower = -1;
     if (!t.name) return -1;
     s->names = zfi_map_put(&s->memory, s->names, t.name, index + 1);
     if (s->memory.failed || !zfi_push(&s->memory, s->tensors, t)) return -1;
     return index;
 }
 
+/* Makes tensor k one that begins with the values of the parameter `of`. */
+static void zfi_store_follow(zf_store *s, int32_t k, int32_t of)
+{
+    zfi_stored *t = &s->tensors[k];
+    int32_t *at = t->of < 0 ? NULL : &s->tensors[t->of].follower;
+    if (t->of == of) return;
+    while (at && *at >= 0 && *at != k) at = &s->tensors[*at].next_follower;
+    if (at && *at == k) *at = t->next_follower;
+    t->of = of, t->next_follower = s->tensors[of].follower, s->tensors[of].follower = k;
+}
+
 /* Makes a tensor a piece of another, which has no values of its own then. */
 static void zfi_store_link(zf_store *s, int32_t whole, int32_t piece, int64_t from)
 {
-    int32_t *at = &s->tensors[whole].next;
+    const int32_t last = s->tensors[whole].linked;
+    const bool after = last >= 0 && last < zfi_len(s->tensors) && s->tensors[last].whole == whole &&
+                       s->tensors[last].from < from;
+    int32_t *at = &s->tensors[after ? last : whole].next;
     while (*at >= 0 && s->tensors[*at].from < from) at = &s->tensors[*at].next;
     s->tensors[piece].whole = whole, s->tensors[piece].from = from;
     s->tensors[piece].next = *at;
-    *at = piece;
+    *at = s->tensors[whole].linked = piece;
 }
 
 /* The first page that begins in memory. */
@@ -448,9 +464,8 @@ static zf_status zfi_store_put_range(zf_store *s, int32_t index, int64_t first, 
     t->fresh = false;
     if (portion.cut)
         t->sum = zfi_crc32c(first ? t->sum : 0, from, (size_t)(until - first) * size);
-    for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++)
-        if (s->tensors[k].of == index)
-            status = zfi_store_put_master(s, k, first, until, from, error);
+    for (int32_t k = t->follower; k >= 0 && !status; k = s->tensors[k].next_follower)
+        status = zfi_store_put_master(s, k, first, until, from, error);
     return status;
 }
 

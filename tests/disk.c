@@ -75,6 +75,14 @@ int disk_open(const char *path, int flags, ...)
     return file;
 }
 
+_Atomic long disk_bytes_read;
+
+ssize_t disk_pread(int file, void *data, size_t bytes, off_t offset)
+{
+    disk_bytes_read += (long)bytes;
+    return pread(file, data, bytes, offset);
+}
+
 ssize_t disk_pwrite(int file, const void *data, size_t bytes, off_t offset)
 {
     ssize_t put = pwrite(file, data, bytes, offset);

@@ -37,7 +37,11 @@ extern bool disk_cannot_exchange;
 /* While set, is called before a file is opened: what somebody else does meanwhile. */
 extern void (*disk_opens)(const char *path);
 
+/* The bytes that have been read, of any file. */
+extern _Atomic long disk_bytes_read;
+
 int disk_open(const char *path, int flags, ...);
+ssize_t disk_pread(int file, void *data, size_t bytes, off_t offset);
 ssize_t disk_pwrite(int file, const void *data, size_t bytes, off_t offset);
 int disk_fsync(int file);
 int disk_rename(const char *from, const char *to);

@@ -2,6 +2,7 @@
  * files are those of disk.h, so that a test can see what a disk would hold. Its default allocator
  * and messages go through main.c, as those of the samples do. */
 #define open    disk_open
+#define pread   disk_pread
 #define pwrite  disk_pwrite
 #define fsync   disk_fsync
 #define rename  disk_rename
@@ -18,6 +19,7 @@
 static _Thread_local long visits;
 static void visit_one(void) { visits++; }
 #define zfi_len(array) (visit_one(), (int32_t)stbds_arrlen(array))
+#define zfi_down(i)    (visit_one(), (i)-- > 0)
 
 #define ZEROFLOW_IMPLEMENTATION
 #include "test.h"

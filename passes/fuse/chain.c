@@ -150,7 +150,7 @@ static void zfi_chain_all(zfi_chainer *c)
         for (int32_t k = 0; k < node->arg_count; k++)
             c->uses[node->args[k]]++, c->reader[node->args[k]] = g->order[i];
     }
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0 && !g->memory.failed; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i) && !g->memory.failed;) {
         int32_t id = g->order[i];
         if (c->root[id] || !zfi_can_chain(g, id)) continue;
         zfi_chain_grow(c, i);

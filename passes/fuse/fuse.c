@@ -229,7 +229,7 @@ static void zfi_find_ends(const zfi_fuser *f, zfi_ends *ends)
 {
     const zf_graph *g = f->graph;
     int32_t count = 0;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id],
                        *value = node->op == ZF_OP_output ? &g->nodes[node->args[0]] : node;
@@ -298,12 +298,16 @@ static void zfi_part_strangers(zfi_fuser *f, int32_t *first, int32_t *reads)
     for (int32_t i = 0; i < zfi_len(order); i++) first[f->sibling[order[i]]] = -1;
     for (int32_t i = 0; i < zfi_len(order); i++) {
         const int32_t head = order[i];
+        int32_t like = 0; /* siblings that have been compared with these */
+        bool same = false;
         if (!f->sibling[head] || first[head]) continue;
         for (int32_t one = head; one; one = f->sibling[one])
             for (int32_t k = 1; k < g->nodes[one].arg_count; k++) {
                 const int32_t param = g->nodes[one].args[k];
                 if (!first[param]) first[param] = head;
-                reads[param] += zfi_have_same_weights(f, head, first[param]);
+                if (first[param] != like)
+                    like = first[param], same = zfi_have_same_weights(f, head, like);
+                reads[param] += same;
             }
     }
     for (int32_t i = 0; i < zfi_len(order); i++) {
@@ -901,7 +905,7 @@ static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
 static void zfi_find_forward(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         bool *forward = &f->forward[g->order[i]];
         *forward |= node->role == ZFI_ROLE_LOSS;
@@ -1044,7 +1048,7 @@ static void zfi_drop_unused(zfi_fuser *f)
     for (size_t id = 1; id < f->nodes; id++)
         if (g->nodes[id].op == ZF_OP_none && f->placed[id] && !f->uses[id])
             uses[zfi_resolve(g, (int32_t)id)]++;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         bool had = (size_t)id >= f->nodes || f->uses[id];

@@ -83,7 +83,7 @@ static void zfi_move_factor(zf_graph *g, int32_t id, zfi_scaling *of)
 static void zfi_drop_products(zf_graph *g, zfi_scaling *of)
 {
     int32_t kept = 0;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) { /* readers before their operands */
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) { /* readers before their operands */
         int32_t id = g->order[i];
         zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_gradient && of[node->args[1]].value)

@@ -48,7 +48,7 @@ static void zfi_find_parameters(zfi_offloading *o)
         if (!node->update && zfi_viewed(g, node, &at) == 0)
             o->fetched_of[id] = o->fetched_of[node->args[0]];
     }
-    for (int32_t i = zfi_len(o->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(o->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[o->order[i]];
         const bool late =
             node->update || (o->late[o->order[i]] && o->fetched_of[o->order[i]] >= 0);

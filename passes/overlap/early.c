@@ -195,7 +195,7 @@ static void zfi_put_late(zfi_early_updates *b)
     zf_graph *g = b->graph;
     for (size_t n = 0; n < b->nodes; n++)
         b->until[n] = b->limit[n] = b->limit_pieces[n] = INT32_MAX;
-    for (int32_t i = zfi_len(b->due) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(b->due); zfi_down(i);) {
         const int32_t id = b->due[i].node;
         const zfi_node *node = &g->nodes[id];
         const uint32_t written = zfi_written_args(g, node);

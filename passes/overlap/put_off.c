@@ -36,7 +36,7 @@ static int32_t zfi_find_exposed(const zfi_put_off *o, size_t bytes, double *seco
     double after = 0;
     int32_t found = o->end;
     *seconds = 0;
-    for (int32_t i = o->end - 1; i >= 0; i--) {
+    for (int32_t i = o->end; zfi_down(i);) {
         double bare = zfi_reduction_seconds(o, g->order[i], bytes) - after;
         if (bare > *seconds) *seconds = bare, found = i;
         after += zfi_node_seconds(g, o->cost, g->order[i]);

@@ -234,7 +234,7 @@ static bool zfi_is_given(const zfi_recompute *r, const zfi_node *node, const boo
 static void zfi_mark_directions(zfi_recompute *r)
 {
     const zf_graph *g = r->graph;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         uint8_t *marks = &r->of[g->order[i]].marks;
         if (node->update) continue;
@@ -246,7 +246,7 @@ static void zfi_mark_directions(zfi_recompute *r)
         if (g->nodes[g->order[i]].op == ZF_OP_saved)
             r->of[g->order[i]].marks |=
                 r->of[g->nodes[g->order[i]].args[0]].marks & ZFI_FORWARD_VALUE;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         if (!node->update && node->op != ZF_OP_gradient &&
             !zfi_is(r, g->order[i], ZFI_BACKWARD_VALUE))

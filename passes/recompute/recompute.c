@@ -133,7 +133,7 @@ static void zfi_drop_unread(zf_graph *g, const int32_t *uses, size_t nodes)
     int32_t *now = zfi_calloc(&g->memory, all, sizeof *now), kept = 0;
     if (!now) return;
     zfi_count_uses(g, now);
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         int32_t id = g->order[i];
         if (now[id] || ((size_t)id < nodes && !uses[id]) ||
             zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_LEAF))

@@ -251,7 +251,7 @@ static void zfi_differentiate(zfi_backward *b, int32_t id, int32_t only)
 static void zfi_find_first_readers(zfi_backward *b)
 {
     const zf_graph *g = b->graph;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++)
             if (zfi_cut_rows_of(&g->nodes[node->args[k]]).rows)
@@ -423,7 +423,7 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
 /* The `gradient` node of a parameter; 0: it has none. */
 static int32_t zfi_gradient_node(const zf_graph *g, int32_t param)
 {
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--)
+    for (int32_t i = zfi_len(g->order); zfi_down(i);)
         if (g->nodes[g->order[i]].op == ZF_OP_gradient && g->nodes[g->order[i]].args[0] == param)
             return g->order[i];
     return 0;

@@ -93,7 +93,7 @@ static bool zfi_looks_up(const zf_graph *g, const zfi_node *node)
 static void zfi_find_weights(zfi_tiler *t)
 {
     const zf_graph *g = t->graph;
-    for (int32_t i = zfi_len(t->order) - 1; i >= 0; i--) {
+    for (int32_t i = zfi_len(t->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[t->order[i]];
         const bool weight = zfi_takes_weight(g, node);
         const bool joins = zfi_is_joined_leaf(g, t->order[i]) && !t->stays[t->order[i]];

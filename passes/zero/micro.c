@@ -64,6 +64,8 @@ typedef struct zfi_zero {
     int32_t *packed;     /* by member: that gradient, or a copy if it is a view of a parameter */
     int32_t *next_same;  /* by member: another member with the same gradient; -1 */
     int32_t *first_same; /* by node: the first member with this gradient; -1 */
+    int32_t *state_of;   /* by member: its first state in the order; 0: none */
+    int32_t *next_state; /* by node, for a state of a member: the next one of this member; 0 */
     bool *updated;       /* by member */
     zfi_reductions reductions;
 } zfi_zero;
@@ -281,19 +283,17 @@ static int32_t zfi_bucket_of_member(const zfi_zero *z, int32_t m)
     return z->bucket_of[z->cut.members[m].param];
 }
 
-/* The states of a bucket's members that have the role of `state`, one of them; 0: there is none. */
+/* The states of the bucket's members that have the role of `state`; 0 where a member has none, or
+ * one of another shape. */
 static void zfi_states_like(const zfi_zero *z, const zfi_bucket *bucket, int32_t state,
                             int32_t *leaves)
 {
     const zf_graph *g = z->graph;
-    for (int32_t i = zfi_len(z->order) - 1; i >= 0; i--) { /* the first one of a member is last */
-        const zfi_node *node = &g->nodes[z->order[i]];
-        const int32_t m = node->op == ZF_OP_state && node->of ? z->member_of[node->of] : -1;
-        if (m < bucket->first || m >= bucket->first + bucket->count ||
-            node->role != g->nodes[state].role)
-            continue;
-        leaves[m - bucket->first] =
-            zfi_same_shape(&node->shape, &g->nodes[node->of].shape) ? z->order[i] : 0;
+    for (int32_t m = 0; m < bucket->count; m++) {
+        int32_t id = z->state_of[bucket->first + m];
+        while (id && g->nodes[id].role != g->nodes[state].role) id = z->next_state[id];
+        if (id && zfi_same_shape(&g->nodes[id].shape, &g->nodes[g->nodes[id].of].shape))
+            leaves[m] = id;
     }
 }
 

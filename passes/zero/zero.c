@@ -176,6 +176,11 @@ static void zfi_run_zero(zfi_zero *z)
             z->member_of[z->order[i]] = z->member_of[node->args[0]];
         }
     }
+    for (int32_t i = zfi_len(z->order); zfi_down(i);) {
+        const int32_t id = z->order[i], of = g->nodes[id].op == ZF_OP_state ? g->nodes[id].of : 0,
+                      m = of ? z->member_of[of] : -1;
+        if (m >= 0) z->next_state[id] = z->state_of[m], z->state_of[m] = id;
+    }
     for (int32_t i = 0; i < zfi_len(z->order); i++)
         z->local |= g->nodes[z->order[i]].op == ZF_OP_sign_compress ||
                     g->nodes[z->order[i]].op == ZF_OP_adam_drift;
@@ -309,8 +314,8 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     buckets = (size_t)zfi_len(z.cut.buckets);
     z.buckets = zfi_calloc(&g->memory, buckets, sizeof *z.buckets);
     z.lift = zfi_calloc(&g->memory, z.nodes, sizeof *z.lift);
-    z.bucket_of = zfi_calloc(&g->memory, 5 * z.nodes, sizeof *z.bucket_of);
-    z.gradient = zfi_calloc(&g->memory, 3 * members, sizeof *z.gradient);
+    z.bucket_of = zfi_calloc(&g->memory, 6 * z.nodes, sizeof *z.bucket_of);
+    z.gradient = zfi_calloc(&g->memory, 4 * members, sizeof *z.gradient);
     z.updated = zfi_calloc(&g->memory, members, sizeof *z.updated);
     zfi_find_reductions(&z.reductions, g, (double)z.d.world * (double)z.d.micro_batches);
     if (!g->error.status && !g->memory.failed && z.buckets && z.lift && z.bucket_of && z.gradient &&
@@ -318,12 +323,13 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
         z.member_of = z.bucket_of + z.nodes, z.first_same = z.bucket_of + 2 * z.nodes;
         z.seen_as = z.bucket_of + 3 * z.nodes, z.seen_in = z.bucket_of + 4 * z.nodes;
         z.next_same = z.gradient + members, z.packed = z.gradient + 2 * members;
+        z.state_of = z.gradient + 3 * members, z.next_state = z.bucket_of + 5 * z.nodes;
         zfi_run_zero(&z);
     }
     zfi_free(&g->memory, z.buckets, buckets * sizeof *z.buckets);
     zfi_free(&g->memory, z.lift, z.nodes * sizeof *z.lift);
-    zfi_free(&g->memory, z.bucket_of, 5 * z.nodes * sizeof *z.bucket_of);
-    zfi_free(&g->memory, z.gradient, 3 * members * sizeof *z.gradient);
+    zfi_free(&g->memory, z.bucket_of, 6 * z.nodes * sizeof *z.bucket_of);
+    zfi_free(&g->memory, z.gradient, 4 * members * sizeof *z.gradient);
     zfi_free(&g->memory, z.updated, members * sizeof *z.updated);
     zfi_free_reductions(&z.reductions);
     zfi_array_free(&g->memory, z.cut.members);

@@ -453,7 +453,7 @@ static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_
         if (bucket_of[node->held ? node->held : id] >= 0) status = zfi_add_leaf(p, id, bucket_of);
         if (!status) status = zfi_note_role(p, p->tensor_of[id], node);
         if (status || node->op != ZF_OP_state || !node->arg_count) continue;
-        p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
+        zfi_store_follow(p->store, p->tensor_of[id], p->tensor_of[node->args[0]]);
     }
     for (int32_t i = 0; i < zfi_len(g->declared) && !status; i++) /* those that are in pieces */
         p->tensor_of[g->declared[i]] = zfi_store_find(p->store, g->nodes[g->declared[i]].name);

@@ -4,7 +4,7 @@
 static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
 {
     if (g->nodes[id].op != ZF_OP_input) return false;
-    for (int32_t i = zfi_len(g->order); i-- > 0 && zfi_runs_once(&g->nodes[g->order[i]]);)
+    for (int32_t i = zfi_len(g->order); zfi_down(i) && zfi_runs_once(&g->nodes[g->order[i]]);)
         for (int32_t k = 0; k < g->nodes[g->order[i]].arg_count; k++)
             if (g->nodes[g->order[i]].update && g->nodes[g->order[i]].args[k] == id) return true;
     return false;
@@ -274,7 +274,7 @@ static bool zfi_writes_store(const zf_program *p, bool *updates)
     const zf_graph *g = p->graph;
     bool writes = false;
     *updates = false;
-    for (int32_t i = zfi_len(g->order); i-- > 0;) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && k < 31; k++)
             if (zfi_written_args(g, node) >> k & 1 && !zfi_leaves_state(p, node) &&

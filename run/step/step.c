@@ -419,7 +419,7 @@ static void zfi_count_step(zf_program *p)
 static void zfi_mark_changed(zf_program *p)
 {
     const zf_graph *g = p->graph;
-    for (int32_t i = zfi_len(g->order); i-- > 0 && !p->changed;) {
+    for (int32_t i = zfi_len(g->order); zfi_down(i) && !p->changed;) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
             const zfi_node *leaf;

@@ -14,7 +14,7 @@ static zf_tensor row_of(zf_graph *g, int count)
 }
 
 typedef struct visited {
-    long optimizer, ema, zero, compile, save, load;
+    long tile, fuse, autograd, optimizer, ema, zero, compile, save, load, write;
 } visited;
 
 /* Visits since the call before. */
@@ -53,6 +53,65 @@ static void visit(test *t, int count, int32_t stage, visited *v)
     v->save = visits_since();
     OK(t, zf_load(STORE(p), path, NULL), STORE_ERROR(p));
     v->load = visits_since();
+    for (int32_t k = 0; k < zf_param_count(g); k++)
+        OK(t, zf_write(p, zf_param_at(g, k), (uint16_t[2]){0}, 4), zf_program_error(p));
+    v->write = visits_since();
+}
+
+/* Trains a weight in so many pieces, saves and loads it; *read: bytes of files that were read for
+ * each byte of the values. */
+static void visit_pieces(test *t, int count, visited *v, double *read)
+{
+    static float values[64 * 16];
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_program *p;
+    zf_tensor loss;
+    const char *path = test_path("pieces");
+    long before;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    loss = zf_mean(zf_linear(zf_input(g, "x", ZF_F32, ZF_SHAPE(2, 16)),
+                             zf_param(g, "w", ZF_SHAPE(64 * count, 16), NULL), ZF_NONE));
+    (void)visits_since();
+    OK(t, zf_tile(g, &(zf_tile_desc){.bytes = sizeof values}), zf_graph_error(g));
+    v->tile = visits_since();
+    OK(t, zf_fuse(g, NULL), zf_graph_error(g));
+    v->fuse = visits_since();
+    OK(t, zf_autograd(g, loss), zf_graph_error(g));
+    OK(t, zf_simplify(g), zf_graph_error(g));
+    v->autograd = visits_since();
+    OK(t, zf_adamw(g, zf_constant(g, ZF_F32, ZF_SCALAR, 1), NULL), zf_graph_error(g));
+    v->optimizer = visits_since();
+    OK(t, zf_zero(g, &(zf_zero_desc){.stage = 3, .world = 1, .bucket_bytes = sizeof values}),
+       zf_graph_error(g));
+    v->zero = visits_since();
+    p = zf_compile(g, NULL);
+    v->compile = visits_since();
+    NEED(t, p, &g->error);
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_save(STORE(p), path, NULL), STORE_ERROR(p));
+    v->save = visits_since();
+    before = disk_bytes_read;
+    OK(t, zf_load(STORE(p), path, NULL), STORE_ERROR(p));
+    *read = (double)(disk_bytes_read - before) / (3.0 * count * (double)sizeof values);
+    v->load = visits_since();
+}
+
+/* Pieces of a weight are a list, whose end is known; what lies under one checksum is read once for
+ * all of them, to check it and to take it. */
+TEST_ONCE(visits_grow_as_the_pieces_of_a_weight)
+{
+    visited few = {0}, many = {0};
+    double read[2] = {0, 0};
+    visit_pieces(t, 60, &few, &read[0]);
+    if (!t->failed && !t->unwound) visit_pieces(t, 240, &many, &read[1]);
+    if (t->failed || t->unwound) return;
+    CHECK(t, few.tile && many.tile < 5 * few.tile && many.fuse < 5 * few.fuse);
+    CHECK(t, few.autograd && many.autograd < 5 * few.autograd);
+    CHECK(t, few.optimizer && many.optimizer < 5 * few.optimizer && many.zero < 5 * few.zero);
+    CHECK(t, few.compile && many.compile < 5 * few.compile && many.save < 5 * few.save);
+    CHECK(t, few.load && many.load < 5 * few.load);
+    CHECK(t, read[0] > 1.9 && read[0] < 2.5 && read[1] > 1.9 && read[1] < 2.5);
 }
 
 TEST_ONCE(visits_grow_as_the_graph)
@@ -65,5 +124,6 @@ TEST_ONCE(visits_grow_as_the_graph)
         CHECK(t, few.ema && many.optimizer < 5 * few.optimizer && many.ema < 5 * few.ema);
         CHECK(t, few.zero && many.zero < 5 * few.zero && many.compile < 5 * few.compile);
         CHECK(t, few.load && many.save < 5 * few.save && many.load < 5 * few.load);
+        CHECK(t, few.write && many.write < 5 * few.write);
     }
 }

@@ -56,6 +56,11 @@ static const struct {
     {IN(1, "f32[4,4096]") "%2 = rope %1 {heads=1 theta=100} : f32[4,4096]\n",
      "a head has 4096 elements; at most 1024 are possible"},
 
+    {IN(1, "i32[4]") "%2 = one_hot %1 {classes=0 to=f32} : f32[4,0]\n",
+     "classes = 0 must be 1 or more, and the index has fewer than 6 dimensions"},
+    {IN(1, "i32[1073741824]") "%2 = one_hot %1 {classes=9223372036854775807 to=f32} : f32[4]\n",
+     "the result has more than 2^63 elements"},
+
     /* products */
     {IN(1, "f32[4,8]") IN(2, "f32[8,2]") IN(3, "f32[2,2]") "%4 = matmul %1, %2, %3 : f32[4,2]\n",
      "what the product is added to must be f32[4,2]"},

@@ -64,9 +64,12 @@ TEST(records_refuse_values_without_a_name)
         zf_op op;
         int attribute;
         const char *error;
-    } nameless[] = {{ZF_OP_gelu, ZF_AT_gelu_form, "form 7 is neither erf (0) nor tanh (1)"},
-                  {ZF_OP_residual_norm, ZF_AT_residual_norm_form, "there is no form 7"},
-                  {ZF_OP_residual_norm, ZF_AT_residual_norm_sum, "there is no sum 7"}};
+    } nameless[] = {
+        {ZF_OP_gelu, ZF_AT_gelu_form, "form 7 is neither erf (0) nor tanh (1)"},
+        {ZF_OP_draw, ZF_AT_draw_form, "form 7 is neither uniform (0) nor normal (1)"},
+        {ZF_OP_residual_norm, ZF_AT_residual_norm_form, "there is no form 7"},
+        {ZF_OP_residual_norm, ZF_AT_residual_norm_sum, "there is no sum 7"},
+    };
     for (size_t k = 0; k < sizeof nameless / sizeof *nameless; k++) {
         zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {{.i = 0}};
         zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
@@ -75,7 +78,7 @@ TEST(records_refuse_values_without_a_name)
         test_defer(t, (test_cleanup *)zf_graph_free, g);
         x = zf_input(g, "x", ZF_F32, ZF_SHAPE(4, 8)), v = zf_input(g, "v", ZF_F32, ZF_SHAPE(8));
         attributes[nameless[k].attribute].i = 7;
-        zfi_build(nameless[k].op, nameless[k].op == ZF_OP_gelu ? 1 : 4, (zf_tensor[]){x, x, v, v},
+        zfi_build(nameless[k].op, nameless[k].op == ZF_OP_residual_norm ? 4 : 1, (zf_tensor[]){x, x, v, v},
                   attributes);
         if (zf_graph_status(g) != ZF_ERR_ARGUMENT || !strstr(zf_graph_error(g), nameless[k].error))
             CHECK_TEXT(t, zf_graph_error(g), nameless[k].error);

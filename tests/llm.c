@@ -28,6 +28,10 @@ static const struct {
              /* Rope scaled by yarn: a Qwen2, and a Llama with more of its members. */
              {"yarn", true, false}, {"yarn3", false, false},
              {"gemma3", false, false},
+             /* Numbers that multiply; norms that come after; layers without rope, of which one has a
+              * window; joined products, and heads of which a part is rotated. */
+             {"granite", true, false},  {"olmo2", false, false},
+             {"smollm3", true, false},  {"phi3", false, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -208,6 +212,19 @@ TEST_ONCE(llm_alternating_generates_as_transformers) { check_case_generated(t, 6
 TEST_ONCE(llm_ministral_generates_as_transformers) { check_case_generated(t, 7, 9, 1.3); }
 TEST_ONCE(opt_with_norms_before_generates_as_transformers) { check_case_generated(t, 8, 3, 3); }
 TEST_ONCE(opt_with_norms_after_generates_as_transformers) { check_case_generated(t, 9, 0, 2.5); }
+TEST_ONCE(llm_granite_is_that_of_transformers) { check_case(t, 13, NULL); }
+TEST_ONCE(llm_granite_without_fusion) { check_case(t, 13, "all"); }
+TEST_ONCE(llm_olmo2_is_that_of_transformers) { check_case(t, 14, NULL); }
+TEST_ONCE(llm_olmo2_without_fusion) { check_case(t, 14, "all"); }
+TEST_ONCE(llm_smollm3_is_that_of_transformers) { check_case(t, 15, NULL); }
+TEST_ONCE(llm_smollm3_without_fusion) { check_case(t, 15, "all"); }
+TEST_ONCE(llm_phi3_is_that_of_transformers) { check_case(t, 16, NULL); }
+TEST_ONCE(llm_phi3_without_fusion) { check_case(t, 16, "all"); }
+TEST_ONCE(llm_granite_generates_as_transformers) { check_case_generated(t, 13, 5, 1.3); }
+TEST_ONCE(llm_olmo2_generates_as_transformers) { check_case_generated(t, 14, 5, 1.3); }
+TEST_ONCE(llm_smollm3_generates_as_transformers) { check_case_generated(t, 15, 5, 1.3); }
+TEST_ONCE(llm_phi3_generates_as_transformers) { check_case_generated(t, 16, 5, 1.3); }
+
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
 TEST_ONCE(llm_yarn_of_more_members_generates_as_transformers) { check_case_generated(t, 11, 0, 1.2); }
@@ -808,6 +825,37 @@ TEST_ONCE(llm_configurations_of_gemma)
     CHECK(t, !memcmp(&c, &again, sizeof c));
 }
 
+/* Defaults of families that come after it, and what they write. */
+TEST_ONCE(llm_configurations_of_families)
+{
+    static const char *const texts[] = {
+        SIZES "\"model_type\": \"granite\", \"embedding_multiplier\": 12}",
+        SIZES "\"model_type\": \"olmo2\"}",
+        SIZES "\"model_type\": \"smollm3\", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
+              "\"sliding_window\": 7, \"no_rope_layer_interval\": 2, \"pad_token_id\": 3}",
+        SIZES "\"model_type\": \"phi3\", \"head_dim\": 8, \"partial_rotary_factor\": 0.75, "
+              "\"pad_token_id\": 3}"};
+    llm_config c[4], again;
+    zf_error error = {ZF_OK, ""};
+    for (int k = 0; k < 4; k++) {
+        zf_json_writer *w;
+        const char *text;
+        (void)load_config(texts[k], &c[k], &error);
+        CHECK_TEXT(t, error.text, "");
+        w = zf_config_json(llm_sample.config, &c[k]);
+        test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+        text = zf_json_text(w, NULL, &error);
+        (void)load_config(text, &again, &error);
+        CHECK_TEXT(t, error.text, "");
+        CHECK(t, !memcmp(&c[k], &again, sizeof again));
+    }
+    CHECK(t, c[0].embedding == 12 && c[0].score == 1 && c[0].ends[0] == 2 && c[0].kv_heads == 6);
+    CHECK(t, c[1].eps == 1e-5 && c[1].ends[0] == 50279 && c[1].pad == 1 && !c[1].window);
+    CHECK(t, c[2].theta == 2e6 && c[2].plain[0] == 2 && c[2].full[0] == 5 && c[2].window == 7);
+    CHECK(t, c[2].tied && c[2].ends[0] == 128001);
+    CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
+}
+
 TEST_ONCE(llm_configurations)
 {
     llm_config c, again;
@@ -905,9 +953,24 @@ TEST_ONCE(llm_configurations_that_are_refused)
     } bad[] = {
         {SIZES "\"model_type\": \"gemma2\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
-         "\"qwen3\" or \"gemma3_text\", not \"gemma2\""},
+         "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\" or \"phi3\", not "
+         "\"gemma2\""},
         {SIZES "\"query_pre_attn_scalar\": 8}",
-         ":2:26: query_pre_attn_scalar is not read in this family"},
+         ":2:26: query_pre_attn_scalar is not read, and may change what the model computes"},
+        {SIZES "\"residual_multiplier\": 2}", "residual_multiplier is not read, and may change"},
+        {SIZES "\"model_type\": \"olmo2\", \"partial_rotary_factor\": 0.5}",
+         "partial_rotary_factor must be 1: all of a head is rotated, not 0.5"},
+        {SIZES "\"model_type\": \"granite\", \"logits_scaling\": 0}",
+         "logits_scaling must be a number from 1e-6 to 1000000.0, not 0"},
+        {SIZES "\"model_type\": \"phi3\", \"resid_pdrop\": 0.1}", "resid_pdrop must be 0, not 0.1"},
+        {SIZES "\"model_type\": \"phi3\", \"partial_rotary_factor\": 0.5}",
+         "hidden_size with partial_rotary_factor gives heads of which 1 numbers are rotated; the "
+         "number must be even and at least 2"},
+        {SIZES "\"model_type\": \"smollm3\", \"num_key_value_heads\": 2, \"no_rope_layers\": [1]}",
+         "no_rope_layers must be a list of num_hidden_layers (3), not an array"},
+        {SIZES "\"model_type\": \"smollm3\", \"num_key_value_heads\": 2, "
+               "\"partial_rotary_factor\": 0.5}",
+         "partial_rotary_factor must be 1: all of a head is rotated, not 0.5"},
         {GEMMA "\"hidden_activation\": \"gelu\"}",
          "hidden_activation must be gelu_pytorch_tanh, not \"gelu\""},
         {GEMMA "\"use_bidirectional_attention\": true}",

@@ -11,40 +11,101 @@ typedef enum llm_family {
     LLM_MINISTRAL, /* a Mistral whose layers differ: its config.json may say mistral */
     LLM_QWEN2,
     LLM_QWEN3,
-    LLM_GEMMA3 /* its text part: gemma.h */
+    LLM_GEMMA3, /* its text part: gemma.c */
+    LLM_GRANITE,
+    LLM_OLMO2,
+    LLM_SMOLLM3,
+    LLM_PHI3,
+    LLM_FAMILIES
 } llm_family;
 
 enum { LLM_ENDS = ZF_CONFIG_ENDS, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
 
 typedef struct llm_config {
     int64_t vocab, positions, hidden, layers, intermediate;
-    int64_t family;                  /* an llm_family */
+    int64_t family;                 /* an llm_family */
     int64_t heads, kv_heads, width; /* width: of a head */
     double eps, attention_dropout, std;
     double theta, factor, low, high; /* of rope; factor, low, high and original if it is scaled */
     int64_t scaling, original;       /* a zf_rope_scaling; plain with a factor: dynamic */
     double attention;                /* of yarn */
     int64_t unrounded;               /* of yarn */
-    double near_theta;               /* of layers with a window; they have plain rope; 0: as others */
-    int64_t query;                   /* scores are divided by its root; 0: width */
-    int64_t activation;              /* a zf_activation */
-    int64_t attention_bias;          /* of q, k, v and o; Qwen2 always has those of q, k and v */
+    double near_theta;          /* of layers with a window; they have plain rope; 0: as others */
+    int64_t query;              /* scores are divided by its root; 0: width */
+    double score;               /* scores are multiplied by it instead; 0: they are not */
+    double embedding, residual; /* what is read, and added in a layer, is multiplied by it; */
+    double logits;              /* these are divided by it; 0: 1, of all three */
+    int64_t rotated;            /* numbers of a head that rope rotates, the first ones; 0: all */
+    int64_t activation;         /* a zf_activation */
+    int64_t attention_bias;     /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;
-    int64_t window;                  /* tokens that a token sees, but in these layers; 0: all */
-    int64_t full[LLM_LAYERS / 64];   /* a bit each */
-    int64_t tied;                    /* 0: the head has its own weight */
-    int64_t begin, pad;              /* ids; -1: not known. pad: its embedding is not trained */
-    int64_t ends[LLM_ENDS];          /* ids that end a text; -1 after the last */
-    int64_t bits;                    /* of weights, as zf_config_facts says; 0: they are floats */
-    int64_t scores;                  /* as zf_config_facts says: 1: it scores texts */
-    char layout[ZF_CONFIG_LAYOUT];   /* as zf_config_facts says: blocks that tokens see */
+    int64_t window;                 /* tokens that a token sees, but in these layers; 0: all */
+    int64_t full[LLM_LAYERS / 64];  /* a bit each */
+    int64_t plain[LLM_LAYERS / 64]; /* layers without rope, a bit each */
+    int64_t tied;                   /* 0: the head has its own weight */
+    int64_t begin, pad;             /* ids; -1: not known. pad: its embedding is not trained */
+    int64_t ends[LLM_ENDS];         /* ids that end a text; -1 after the last */
+    int64_t bits;                   /* of weights, as zf_config_facts says; 0: they are floats */
+    int64_t scores;                 /* as zf_config_facts says: 1: it scores texts */
+    char layout[ZF_CONFIG_LAYOUT];  /* as zf_config_facts says: blocks that tokens see */
 } llm_config;
+
+/* Which norms q and k have. */
+typedef enum llm_query_norm { LLM_NO_NORM, LLM_NORM_OF_HEADS, LLM_NORM_OF_ROWS } llm_query_norm;
+
+/* What a family has of its own, one file each. */
+typedef struct llm_family_desc {
+    const char *architecture;
+    zf_config_family config; /* members of config.json that it alone has; defaults */
+    /* Defaults of config.json; 0: heads, hidden / heads, none */
+    int64_t kv_heads, width, window;
+    bool no_attention_bias, no_mlp_bias; /* these members change nothing */
+    /* Further reading, and writing; NULL: none. The rope and the windows are read before, but where
+     * it says that it reads them. */
+    void (*read)(llm_config *config, const zf_json *json, zf_error *error);
+    void (*write)(const llm_config *config, zf_json_writer *w);
+    bool reads_rope, reads_windows;
+    /* The graph: names of the norms of a layer, NULL: there is none; */
+    struct {
+        const char *before_attention, *after_attention, *before_mlp, *after_mlp;
+    } norms;
+    bool one_more; /* norms multiply by 1 + weight; */
+    llm_query_norm queries;
+    bool qkv_bias; /* q, k and v have biases, and o has none; */
+    bool joined;   /* q, k and v are one product, qkv_proj, gate and up another, gate_up_proj */
+} llm_family_desc;
+
+const llm_family_desc *llm_family_of(const llm_config *config);
+
+extern const llm_family_desc llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3;
+
+/* The names of the norms of a Llama. */
+#define LLM_NORMS                                                                                  \
+    {                                                                                              \
+        .before_attention = "input_layernorm", .before_mlp = "post_attention_layernorm"            \
+    }
+
+/* Defaults of a family; those of rope, of norms and of ids differ. */
+#define LLM_DEFAULTS(of_rope, of_norms, of_begin, of_end, of_pad)                                  \
+    .vocab = 32000, .positions = 2048, .std = 0.02, .activation = ZF_ACTIVATION_SILU,              \
+    .theta = (of_rope), .eps = (of_norms), .begin = (of_begin), .pad = (of_pad),                   \
+    .ends = {(of_end), -1, -1, -1, -1, -1, -1, -1}
+
+extern const zf_config_table llm_members;
+
+/* The layer sees all tokens; has no rope. */
+bool llm_is_full(const llm_config *config, int64_t layer);
+bool llm_is_plain(const llm_config *config, int64_t layer);
 
 /* For families that read more. The rope of all layers, or of those without a window. */
 void llm_set_rope(llm_config *config, const zf_rope_desc *rope);
-/* The layer sees all tokens. */
-void llm_set_full(llm_config *config, int64_t layer);
+/* Sets the bit of a layer, in full or plain. */
+void llm_mark(int64_t *bits, int64_t layer);
 /* layer_types: the kind of each layer. */
 void llm_read_types(llm_config *config, const zf_json *types, zf_error *error);
+/* sliding_window: `absent` where it is missing, 0 for null. */
+void llm_read_window(llm_config *config, const zf_json *json, int64_t absent, zf_error *error);
+/* layer_types. */
+void llm_write_types(const llm_config *config, zf_json_writer *w);
 
 #endif

@@ -1,30 +1,27 @@
-#include "gemma.h"
+/* Gemma 3 (Gemma Team 2025), its text part.
+ *
+ *     x = embedding sqrt(H)
+ *     x += norm(attend(norm(x)))    q and k normed by heads; of six layers five have a window, and a
+ *     x += norm(ffn(norm(x)))       theta of their own
+ *
+ * norm: RMS norm by 1 + weight. Where activations are 16 bits wide, 1 + weight and sqrt(H) are
+ * rounded to these. */
+#include "config.h"
 #include "../frame/options/fail.h"
 
+#include <math.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------ configuration */
-
 /* hidden_activation is not that of other families, hidden_act. */
-const char *const llm_gemma_keys[] = {"hidden_activation",
-                                      "query_pre_attn_scalar",
-                                      "rope_local_base_freq",
-                                      "sliding_window_pattern",
-                                      "_sliding_window_pattern",
-                                      "use_bidirectional_attention",
-                                      NULL};
+static const char *const keys[] = {"hidden_activation",
+                                   "query_pre_attn_scalar",
+                                   "rope_local_base_freq",
+                                   "sliding_window_pattern",
+                                   "_sliding_window_pattern",
+                                   "use_bidirectional_attention",
+                                   NULL};
 
 static const char activation[] = "gelu_pytorch_tanh";
-
-/* What transformers takes where the file has none. */
-static void read_defaults(llm_config *c, const zf_json *json)
-{
-    if (!zf_json_member(json, "head_dim")) c->width = 256;
-    if (!zf_json_member(json, "tie_word_embeddings")) c->tied = 1;
-    if (!zf_json_member(json, "bos_token_id")) c->begin = 2;
-    if (!zf_json_member(json, "eos_token_id")) c->ends[0] = 1;
-    if (!zf_json_member(json, "pad_token_id")) c->pad = 0;
-}
 
 /* The objects of rope: of transformers 5 one for each kind of layers, before that rope_scaling for
  * those that see all. */
@@ -60,64 +57,67 @@ static void read_ropes(llm_config *c, const zf_json *json, zf_error *error)
 /* Which layers see all: those of layer_types, else each sixth. */
 static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
 {
-    const zf_json *types = zf_config_member(json, "layer_types"),
-                  *window = zf_json_member(json, "sliding_window");
+    const zf_json *types = zf_config_member(json, "layer_types");
     int64_t pattern = 6;
-    c->window = !window ? 4096 : 0;
-    zf_json_to_int(zf_config_member(json, "sliding_window"), 1, INT32_MAX, &c->window, error);
+    llm_read_window(c, json, llm_gemma3.window, error);
     zf_json_to_int(zf_config_member(json, "sliding_window_pattern"), 1, INT32_MAX, &pattern, error);
     if (error->status) return;
     if (types) llm_read_types(c, types, error);
     else if (c->layers > LLM_LAYERS)
         fail(error, ZF_ERR_MISMATCH, "config.json: num_hidden_layers must be at most %d",
              LLM_LAYERS);
-    for (int64_t k = pattern - 1; !types && k < c->layers; k += pattern) llm_set_full(c, k);
+    for (int64_t k = pattern - 1; !types && k < c->layers; k += pattern) llm_mark(c->full, k);
     if (!c->window) memset(c->full, 0, sizeof c->full);
 }
 
-bool llm_gemma_read(llm_config *c, const zf_json *json, zf_error *error)
+static void read_activation(llm_config *c, const zf_json *json, zf_error *error)
 {
     const zf_json *act = zf_config_member(json, "hidden_activation"),
                   *old = zf_config_member(json, "hidden_act");
     const char *name = activation;
-    bool both_ways = false;
-    for (int k = 0; c->family != LLM_GEMMA3 && llm_gemma_keys[k] && !error->status; k++)
-        if (zf_config_member(json, llm_gemma_keys[k]))
-            zf_json_fail(zf_config_member(json, llm_gemma_keys[k]), error,
-                         "is not read in this family");
-    if (c->family != LLM_GEMMA3 || error->status) return !error->status;
     if (!zf_json_to_string(act, &name, error) && strcmp(name, activation))
         zf_json_expected(act, error, "%s", activation);
     if (!error->status && old && c->activation != ZF_ACTIVATION_GELU_TANH)
         zf_json_expected(old, error, "%s, as hidden_activation", activation);
     c->activation = ZF_ACTIVATION_GELU_TANH;
-    c->query = 256;
+}
+
+static void read(llm_config *c, const zf_json *json, zf_error *error)
+{
+    bool both_ways = false;
+    read_activation(c, json, error);
     zf_json_to_int(zf_config_member(json, "query_pre_attn_scalar"), 1, INT32_MAX, &c->query, error);
     zf_json_to_bool(zf_config_member(json, "use_bidirectional_attention"), &both_ways, error);
     if (both_ways && !error->status)
         zf_json_expected(zf_json_member(json, "use_bidirectional_attention"), error, "false");
-    read_defaults(c, json);
+    c->embedding = sqrt((double)c->hidden);
     if (!error->status) read_ropes(c, json, error);
     if (!error->status) read_windows(c, json, error);
-    return !error->status;
 }
 
-void llm_gemma_write(const llm_config *c, zf_json_writer *w)
+static void write(const llm_config *c, zf_json_writer *w)
 {
     zf_json_put_text_member(w, "hidden_activation", activation);
     zf_json_put_int_member(w, "query_pre_attn_scalar", c->query);
     zf_json_put_double_member(w, "rope_local_base_freq", c->near_theta);
+    llm_write_types(c, w);
 }
 
-/* -------------------------------------------------------------------------------------- graph */
-
-zf_tensor llm_gemma_norm(zf_tensor x, const char *name, double eps)
-{
-    zf_graph *g = x.graph;
-    const zf_shape s = zf_tensor_shape(x);
-    zf_tensor gamma;
-    zf_push(g, "%s", name);
-    gamma = zf_param(g, "weight", ZF_SHAPE(s.dims[s.rank - 1]), &(zf_param_desc){.init = ZF_ZEROS});
-    zf_pop(g);
-    return zf_rms_norm(x, zf_add(gamma, zf_constant(g, ZF_F32, ZF_SCALAR, 1)), eps);
-}
+const llm_family_desc llm_gemma3 = {
+    .architecture = "Gemma3ForCausalLM",
+    .config = {.keys = keys,
+               .defaults =
+                   &(const llm_config){LLM_DEFAULTS(1e6, 1e-6, 2, 1, 0), .tied = 1, .query = 256}},
+    .kv_heads = 4,
+    .width = 256,
+    .window = 4096,
+    .no_mlp_bias = true,
+    .read = read,
+    .write = write,
+    .reads_rope = true,
+    .reads_windows = true,
+    .norms = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+              "post_feedforward_layernorm"},
+    .one_more = true,
+    .queries = LLM_NORM_OF_HEADS,
+};

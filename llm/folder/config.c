@@ -187,6 +187,14 @@ static void zfl_expect_truth(const zf_json *v, bool wanted, zf_error *error)
     if (!error->status && is != wanted) zf_json_expected(v, error, wanted ? "true" : "false");
 }
 
+/* What the type of a configuration has of its own. */
+static const zf_config_family *zfl_family_of(const zf_config_table *t, const void *config)
+{
+    static const zf_config_family none = {.rows = NULL};
+    const zf_config_family *family = t->family_of ? t->family_of(config) : NULL;
+    return family ? family : &none;
+}
+
 /* The key of a member. */
 static const char *zfl_config_key_of(const zf_config_table *t, size_t at)
 {
@@ -298,7 +306,7 @@ static void zfl_read_type(const zf_config_table *t, const zf_json *json, void *c
 {
     const zf_json *v = zf_config_member(json, "model_type");
     const char *text = NULL;
-    char names[128] = "";
+    char names[256] = "";
     zf_json_to_string(v, &text, error);
     for (int64_t k = 0; t->types[k] && text && !error->status; k++) {
         size_t n = strlen(names);
@@ -369,9 +377,9 @@ static const char *const zfl_idle_keys[] = {
     "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
     "temperature", "top_k", "top_p", "typical_p", NULL};
 
-static bool zfl_has_row(const zf_config_table *t, const char *key)
+static bool zfl_has_row(const zf_config_row *row, const char *key)
 {
-    for (const zf_config_row *row = t->rows; row->key; row++)
+    for (; row && row->key; row++)
         if (!strcmp(key, row->key) || (row->other[0] && !strcmp(key, row->other[0])) ||
             (row->other[1] && !strcmp(key, row->other[1])))
             return true;
@@ -379,13 +387,17 @@ static bool zfl_has_row(const zf_config_table *t, const char *key)
 }
 
 /* Keys that are known to no row must change nothing. */
-static void zfl_expect_known(const zf_config_table *t, const zf_json *json, zf_error *error)
+static void zfl_expect_known(const zf_config_table *t, const void *config, const zf_json *json,
+                             zf_error *error)
 {
+    const zf_config_family *family = zfl_family_of(t, config);
     static const char *const off[] = {"add_cross_attention", "is_encoder_decoder",
                                       "tie_encoder_decoder", NULL};
     for (const zf_json *v = zf_json_first(json); v && !error->status; v = zf_json_next(v)) {
         const char *key = zf_json_key(v, NULL);
-        if (zf_json_type_of(v) == ZF_JSON_NULL || zfl_has_row(t, key)) continue;
+        if (zf_json_type_of(v) == ZF_JSON_NULL || zfl_has_row(t->rows, key) ||
+            zfl_has_row(family->rows, key) || (family->keys && zfl_is_listed(family->keys, key)))
+            continue;
         if (zfl_is_listed(off, key)) zfl_expect_truth(v, false, error);
         else if (!strcmp(key, "quantization_config"))
             zf_json_fail(v, error, "says that the weights are quantised, which is not read");
@@ -436,6 +448,23 @@ static bool zfl_load_size(const zf_config_table *t, const char *name, void *conf
                     name, names);
 }
 
+static void zfl_read_rows(const zf_config_table *t, const zf_config_row *row, const zf_json *json,
+                          void *config, zf_error *error)
+{
+    for (; row && row->key; row++)
+        if (!(row->use & ZF_CONFIG_WRITTEN)) zfl_read_row(t, row, json, config, error);
+}
+
+/* The values of a type where the file has none. */
+static void zfl_take_defaults(const zf_config_table *t, void *config)
+{
+    const void *defaults = zfl_family_of(t, config)->defaults;
+    const int64_t type = t->type ? *zfl_integer_at(config, t->type) : 0;
+    if (!defaults) return;
+    memcpy(config, defaults, t->bytes);
+    if (t->type) *zfl_integer_at(config, t->type) = type;
+}
+
 bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf_error *error)
 {
     zf_json *json;
@@ -443,8 +472,9 @@ bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf
     if (!zf_config_is_path(name)) return zfl_load_size(t, name, config, error);
     if (!(json = zfl_read_file(name, error))) return false;
     zfl_read_type(t, json, config, error);
-    for (const zf_config_row *row = t->rows; row->key; row++)
-        if (!(row->use & ZF_CONFIG_WRITTEN)) zfl_read_row(t, row, json, config, error);
+    zfl_take_defaults(t, config);
+    zfl_read_rows(t, t->rows, json, config, error);
+    zfl_read_rows(t, zfl_family_of(t, config)->rows, json, config, error);
     zfl_read_scores(t, json, config, error);
     if (t->read_architecture) {
         const char *architecture = "";
@@ -452,7 +482,7 @@ bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf
                           &architecture, error);
         t->read_architecture(config, architecture);
     }
-    if (!error->status) zfl_expect_known(t, json, error);
+    if (!error->status) zfl_expect_known(t, config, json, error);
     if (t->read_more && !error->status) (void)t->read_more(config, json, error);
     zf_json_free(json);
     return !error->status;
@@ -532,6 +562,8 @@ zf_json_writer *zf_config_json(const zf_config_table *t, const void *config)
     zf_json_put_key(w, "model_type"),
         zf_json_put_string(w, t->types[t->type ? *zfl_integer_at(&copy, t->type) : 0]);
     for (const zf_config_row *row = t->rows; row->key; row++) zfl_write_row(t, w, row, &copy);
+    for (const zf_config_row *row = zfl_family_of(t, config)->rows; row && row->key; row++)
+        zfl_write_row(t, w, row, &copy);
     if (zf_config_scores(t, config)) zfl_write_label(w);
     if (t->write_more) t->write_more(&copy, w);
     zf_json_end(w);

@@ -57,12 +57,12 @@ static const zf_json *zfl_rope_object(const zf_json *json, zf_error *error)
     return found;
 }
 
-/* All of a head is rotated. */
-static void zfl_expect_whole_heads(const zf_json *object, zf_error *error)
+/* The part of a head that is rotated. part NULL: it must be all. */
+static void zfl_read_part(const zf_json *object, double *part, zf_error *error)
 {
     const zf_json *v = zf_config_member(object, "partial_rotary_factor");
     double whole = 1;
-    zf_json_to_double(v, 0, 1, &whole, error);
+    zf_json_to_double(v, 0, 1, part ? part : &whole, error);
     if (!error->status && whole != 1) zf_json_expected(v, error, "1: all of a head is rotated");
 }
 
@@ -143,8 +143,9 @@ static void zfl_read_rope_factors(const zf_json *rope, const zfl_rope_kind *kind
     if (kind->kind == ZF_ROPE_YARN) zfl_read_yarn(rope, out, error);
 }
 
-bool zf_config_read_rope_object(const zf_json *rope, const zf_json *theta, double otherwise,
-                                int64_t positions, zf_rope_desc *out, zf_error *error)
+/* One object. */
+static bool zfl_read_rope(const zf_json *rope, const zf_json *theta, double otherwise,
+                          int64_t positions, zf_rope_desc *out, double *part, zf_error *error)
 {
     const zf_json *within = zf_config_member(rope, "rope_theta");
     const zfl_rope_kind *kind = NULL;
@@ -157,7 +158,7 @@ bool zf_config_read_rope_object(const zf_json *rope, const zf_json *theta, doubl
     zf_json_to_double(theta, 1e-6, 1e12, &other, error);
     if (!error->status && other != out->theta)
         zf_json_expected(theta, error, "%.17g, as in the object of rope", out->theta);
-    zfl_expect_whole_heads(rope, error);
+    zfl_read_part(rope, part, error);
     if (!error->status) kind = zfl_read_rope_kind(rope, error);
     if (!error->status) zfl_expect_rope_members(rope, kind, error);
     if (!error->status) out->scaling = kind->kind;
@@ -165,11 +166,30 @@ bool zf_config_read_rope_object(const zf_json *rope, const zf_json *theta, doubl
     return !error->status;
 }
 
-bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *out, zf_error *error)
+bool zf_config_read_rope_object(const zf_json *rope, const zf_json *theta, double otherwise,
+                                int64_t positions, zf_rope_desc *out, zf_error *error)
+{
+    return zfl_read_rope(rope, theta, otherwise, positions, out, NULL, error);
+}
+
+/* The object that counts, of a file. */
+static bool zfl_read_file_rope(const zf_json *json, double otherwise, int64_t positions,
+                               zf_rope_desc *out, double *part, zf_error *error)
 {
     const zf_json *rope = zfl_rope_object(json, error);
-    zfl_expect_whole_heads(json, error);
-    return !error->status &&
-           zf_config_read_rope_object(rope, zf_config_member(json, "rope_theta"), 10000, positions,
-                                      out, error);
+    zfl_read_part(json, part, error);
+    return !error->status && zfl_read_rope(rope, zf_config_member(json, "rope_theta"), otherwise,
+                                           positions, out, part, error);
+}
+
+bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *out, zf_error *error)
+{
+    return zfl_read_file_rope(json, 10000, positions, out, NULL, error);
+}
+
+bool zf_config_read_rope_part(const zf_json *json, double otherwise, int64_t positions,
+                              zf_rope_desc *rope, double *part, zf_error *error)
+{
+    *part = 1;
+    return zfl_read_file_rope(json, otherwise, positions, rope, part, error);
 }

@@ -41,11 +41,11 @@ static zf_tensor zfi_dora_ratio(const zfi_dora *d)
 {
     const int64_t out = zf_tensor_shape(d->b).dims[0];
     const zf_tensor b = zf_transpose(d->b, 0, 1),
-                    among = zf_matmul_ex(d->a, d->a, &(zf_matmul_desc){.transpose_a = d->table,
-                                                                       .transpose_b = !d->table}),
+                    among = zf_matmul_ex(
+                        d->a, d->a,
+                        &(zf_matmul_desc){.transpose_a = d->table, .transpose_b = !d->table}),
                     both = zf_add(zf_scale(zfi_dora_across(d), 2 * d->scale),
                                   zf_scale(zf_matmul(among, b), d->scale * d->scale)),
                     more = zf_sum_to(zf_mul(b, both), ZF_SHAPE(out));
-    return zf_div(d->magnitude,
-                  zf_stop_gradient(zf_sqrt(zf_add(zfi_dora_own(d, out), more))));
+    return zf_div(d->magnitude, zf_stop_gradient(zf_sqrt(zf_add(zfi_dora_own(d, out), more))));
 }

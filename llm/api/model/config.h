@@ -44,12 +44,19 @@ typedef struct zf_config_size {
 enum {
     ZF_CONFIG_ROWS = 32,
     ZF_CONFIG_SIZES = 8,
-    ZF_CONFIG_TYPES = 12,
+    ZF_CONFIG_TYPES = 16,
     ZF_CONFIG_DROPOUTS = 4,
     ZF_CONFIG_ENDS = 8,
     ZF_CONFIG_LAYOUT = 256,
-    ZF_CONFIG_BYTES = 768
+    ZF_CONFIG_BYTES = 1024
 };
+
+/* What one of several types of models has of its own; {0}: nothing. */
+typedef struct zf_config_family {
+    const zf_config_row *rows; /* further ones; key NULL after the last; NULL: none */
+    const char *const *keys;   /* as zf_config_table.keys; NULL: none */
+    const void *defaults;      /* a struct, but for the type; NULL: that of the table */
+} zf_config_family;
 
 typedef struct zf_config_table {
     const char *types[ZF_CONFIG_TYPES]; /* model_type; NULL after the last */
@@ -77,6 +84,9 @@ typedef struct zf_config_table {
     /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
     const char *(*architecture_of)(const void *config);
     void (*read_architecture)(void *config, const char *architecture);
+    /* That of a configuration's type. A key of another one is an error. NULL: types differ in nothing
+     * that rows say */
+    const zf_config_family *(*family_of)(const void *config);
     /* Further reading and writing that rows cannot express; NULL: none. Called after the rows; json
      * NULL: the configuration is a named size. False with *error. */
     bool (*read_more)(void *config, const zf_json *json, zf_error *error);
@@ -154,6 +164,11 @@ ZF_API bool zf_config_scores(const zf_config_table *table, const void *config);
  * member or a kind of scaling that is not read is an error that names it. False with *error. */
 ZF_API bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *rope,
                                 zf_error *error);
+
+/* The same of models of which a part of each head is rotated: *part, partial_rotary_factor of the
+ * object, else of the file, else 1. otherwise: theta where none is said. */
+ZF_API bool zf_config_read_rope_part(const zf_json *json, double otherwise, int64_t positions,
+                                     zf_rope_desc *rope, double *part, zf_error *error);
 
 /* The same of one object, as of the layers of one kind; NULL: there is none. theta: the file's,
  * which an object that has one must repeat; NULL: none. otherwise: theta where neither has one. */

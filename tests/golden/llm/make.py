@@ -69,6 +69,24 @@ CASES = {
                     rope_parameters=dict(
                         full_attention=dict(rope_type="linear", rope_theta=500.0, factor=2.0),
                         sliding_attention=dict(rope_type="default", rope_theta=30.0)))),
+    "granite": ("granite", True, torch.bfloat16, True, None,
+                dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+                     intermediate_size=20, attention_bias=True, mlp_bias=True, pad_token_id=0,
+                     embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.6,
+                     logits_scaling=1.7)),
+    "olmo2": ("olmo2", False, torch.float32, False, None,
+              dict(hidden_size=18, num_attention_heads=3, num_key_value_heads=1,
+                   intermediate_size=20, pad_token_id=0)),
+    "smollm3": ("smollm3", True, torch.float32, False, None,
+                dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+                     intermediate_size=20, num_hidden_layers=4, pad_token_id=0,
+                     no_rope_layers=[1, 0, 1, 1], use_sliding_window=True, sliding_window=4,
+                     rope_parameters=dict(rope_type="default", rope_theta=300.0))),
+    "phi3": ("phi3", False, torch.bfloat16, True, None,
+             dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2,
+                  intermediate_size=20, sliding_window=5, pad_token_id=0,
+                  rope_parameters=dict(rope_type="default", rope_theta=300.0,
+                                       partial_rotary_factor=0.75))),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -129,6 +147,8 @@ def older(path):
         rope = rope["full_attention"]
     config["rope_theta"] = rope.pop("rope_theta")
     kind = rope.pop("rope_type")
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else \
         {"type" if kind == "linear" and config["model_type"] == "llama" else "rope_type": kind, **rope}
     path.write_text(json.dumps(config, indent=2) + "\n")
@@ -159,7 +179,8 @@ def make_case(name):
 
 
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
-           "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3}
+           "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
+           "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3}
 
 
 def make_generated(names):

@@ -1,0 +1,54 @@
+/* Phi-3 and Phi-4 (Abdin et al. 2024): a Llama in which q, k and v are one product, and gate and up
+ * another; rope may rotate a part of each head. Longrope is not read. */
+#include "config.h"
+
+static const char *const keys[] = {"original_max_position_embeddings", "resid_pdrop", "embd_pdrop",
+                                   NULL};
+
+/* Dropouts that no published model has. */
+static void read_dropout(const zf_json *json, const char *key, zf_error *error)
+{
+    double none = 0;
+    if (!zf_json_to_double(zf_config_member(json, key), 0, 1, &none, error) && none > 0)
+        zf_json_expected(zf_json_member(json, key), error, "0");
+}
+
+static void read(llm_config *c, const zf_json *json, zf_error *error)
+{
+    zf_rope_desc rope = {.theta = 0};
+    const int64_t width = c->width ? c->width : c->hidden / c->heads;
+    double part;
+    if (!zf_config_read_rope_part(json, c->theta, c->positions, &rope, &part, error)) return;
+    llm_set_rope(c, &rope);
+    c->rotated = part < 1 ? (int64_t)((double)width * part) : 0;
+    if (part < 1 && (c->rotated < 2 || c->rotated % 2))
+        zf_json_fail(
+            zf_json_member(json, "hidden_size"), error,
+            "with partial_rotary_factor gives heads of which %lld numbers are rotated; the "
+            "number must be even and at least 2",
+            (long long)c->rotated);
+    read_dropout(json, "resid_pdrop", error);
+    read_dropout(json, "embd_pdrop", error);
+    llm_read_window(c, json, 0, error);
+}
+
+static void write(const llm_config *c, zf_json_writer *w)
+{
+    const int64_t rotated = c->rotated ? c->rotated : c->width;
+    zf_json_put_double_member(w, "partial_rotary_factor", (double)rotated / (double)c->width);
+    zf_json_put_int_member(w, "original_max_position_embeddings", c->positions);
+}
+
+const llm_family_desc llm_phi3 = {
+    .architecture = "Phi3ForCausalLM",
+    .config = {.keys = keys,
+               .defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-5, 1, 32000, 32000)}},
+    .no_attention_bias = true,
+    .no_mlp_bias = true,
+    .read = read,
+    .write = write,
+    .reads_rope = true,
+    .reads_windows = true,
+    .norms = LLM_NORMS,
+    .joined = true,
+};

@@ -99,7 +99,8 @@ static void zfi_name_kinds(zfi_low_kind kinds[ZFI_LOW_KINDS], const char *adapte
 }
 
 /* The kind of which tensor k is an A; NULL: of none. */
-static const zfi_low_kind *zfi_low_kind_of(const zfi_low_kind kinds[ZFI_LOW_KINDS], const zfi_stored *t)
+static const zfi_low_kind *zfi_low_kind_of(const zfi_low_kind kinds[ZFI_LOW_KINDS],
+                                           const zfi_stored *t)
 {
     for (int k = 0; t->op == ZF_OP_param && k < ZFI_LOW_KINDS; k++)
         if (zfi_ends_in(t->name, kinds[k].a)) return &kinds[k];
@@ -111,12 +112,12 @@ typedef struct zfi_merged {
     int32_t weight, a, b;
     int32_t magnitude; /* -1: none */
     int64_t in, out, rank;
-    int64_t a_rank, a_in; /* from one number of A to the next along its axes */
-    bool turned;          /* the weight is [in, out] */
-    int32_t begins;       /* that of A and B that begins as zeros */
-    size_t bytes;         /* of room: */
-    char *raw;            /* a whole tensor as it is stored, */
-    double *low[2], *row; /* A and B, and a row of the weight; */
+    int64_t a_rank, a_in;     /* from one number of A to the next along its axes */
+    bool turned;              /* the weight is [in, out] */
+    int32_t begins;           /* that of A and B that begins as zeros */
+    size_t bytes;             /* of room: */
+    char *raw;                /* a whole tensor as it is stored, */
+    double *low[2], *row;     /* A and B, and a row of the weight; */
     double *factor, *squares; /* by number of the row, of turned weights of the column */
 } zfi_merged;
 
@@ -154,7 +155,8 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: \"%.200s\" is of \"%.200s\", which the store does not have",
                         a->name, name);
-    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - strlen(kind->a)), a->name, kind->b);
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - strlen(kind->a)), a->name,
+             kind->b);
     if ((m->b = zfi_store_find(s, name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: there is \"%.200s\", and no \"%.200s\"", a->name, name);

@@ -513,7 +513,8 @@ TEST_ONCE(adapter_of_words_is_saved_resumed_and_merged)
     zf_error error = {ZF_OK, ""};
     session s;
     bool can;
-    check_saved(t, MODELS "llama2", "--lora r=3,targets=embed_tokens,lm_head,q_proj,dropout=0.2", 0);
+    check_saved(t, MODELS "llama2", "--lora r=3,targets=embed_tokens,lm_head,q_proj,dropout=0.2",
+                0);
     snprintf(line, sizeof line, "merge --model " MODELS "llama3 --adapter " GOLDEN "tied-words %s",
              test_path("adapter-tied-merged"));
     CHECK(t, run_line(line) == EXIT_FAILED);
@@ -633,7 +634,8 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
         {"\"LORA\"", "\"IA3\"", "peft_type must be \"LORA\", not \"IA3\""},
         {"\"bias\": \"none\"", "\"bias\": \"some\"", "bias must be none, all or lora_only, not"},
         {"\"use_dora\": false", "\"use_dora\": true", "there is no tensor base_model.model.model."},
-        {"\"lora_bias\": false", "\"lora_bias\": true", "lora_bias is true, which is not supported"},
+        {"\"lora_bias\": false", "\"lora_bias\": true",
+         "lora_bias is true, which is not supported"},
         {"\"loftq_config\": {}", "\"loftq_config\": {\"a\": 1}",
          "loftq_config is not empty, which is not supported"},
         {"\"rank_pattern\": {}", "\"rank_pattern\": {\"v_proj\": 4}",
@@ -742,12 +744,14 @@ TEST_ONCE(adapter_of_other_words_is_refused)
     CHECK_TEXT(t, refusal("llama2", GOLDEN "words"), "");
     CHECK_TEXT(t, refusal("llama3", GOLDEN "tied-words"), "");
     CHECK(t, vary(folder, "words", "\"r\": 2", "\"r\": 2") && change_number(folder));
-    CHECK(t, strstr(refusal("llama2", folder),
-                    "base_model.model.lm_head.base_layer.weight differs from that of the model: it is "
-                    "an adapter of another one"));
+    CHECK(t,
+          strstr(refusal("llama2", folder),
+                 "base_model.model.lm_head.base_layer.weight differs from that of the model: it is "
+                 "an adapter of another one"));
     CHECK(t, vary(folder, "words", "\"r\": 2", "\"r\": 2") &&
                  rename_tensor(folder, "lm_head.base_layer.weight", "lm_heat.base_layer.weight"));
-    CHECK(t, strstr(refusal("llama2", folder), "lm_heat.base_layer.weight fits no weight of the model"));
+    CHECK(t, strstr(refusal("llama2", folder),
+                    "lm_heat.base_layer.weight fits no weight of the model"));
 }
 
 /* The tensors of a module come in twos. */
@@ -759,7 +763,8 @@ TEST_ONCE(adapter_without_one_of_its_tensors_is_refused)
         {"layers.1.self_attn.q_proj.lora_A", "layers.1.self_attn.x_proj.lora_B",
          "layers.1.self_attn.x_proj.lora_B.weight fits no weight of the model: it is an adapter of "
          "another one"},
-        {"_proj.lora_A.weight", "_xxxx.lora_B.weight", " has no lora_A.weight and no lora_embedding_A"},
+        {"_proj.lora_A.weight", "_xxxx.lora_B.weight",
+         " has no lora_A.weight and no lora_embedding_A"},
         {"layers.1.self_attn.q_proj.lora_B", "layers.1.self_attn.x_proj.lora_B",
          "there is no tensor base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"}};
     const char *folder = test_path("adapter-halved");

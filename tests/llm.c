@@ -19,19 +19,29 @@ enum { VOCAB = 37, BATCH = 2, TOKENS = 11 };
 static const struct {
     const char *name;
     bool masked, shards;
-} cases[] = {{"llama2", false, false}, {"llama3", true, false}, {"linear", false, false},
-             {"mistral", true, false}, {"qwen2", false, true},  {"qwen3", false, false},
-             /* Layers with a window between others: a Qwen3, and a Ministral. */
-             {"alternating", false, false}, {"ministral", true, false},
-             /* OPT with norms before, and with norms after and a narrow word embedding. */
-             {"../opt/before", true, false}, {"../opt/after", false, false},
-             /* Rope scaled by yarn: a Qwen2, and a Llama with more of its members. */
-             {"yarn", true, false}, {"yarn3", false, false},
-             {"gemma3", false, false},
-             /* Numbers that multiply; norms that come after; layers without rope, of which one has a
+} cases[] = {
+    {"llama2", false, false},
+    {"llama3", true, false},
+    {"linear", false, false},
+    {"mistral", true, false},
+    {"qwen2", false, true},
+    {"qwen3", false, false},
+    /* Layers with a window between others: a Qwen3, and a Ministral. */
+    {"alternating", false, false},
+    {"ministral", true, false},
+    /* OPT with norms before, and with norms after and a narrow word embedding. */
+    {"../opt/before", true, false},
+    {"../opt/after", false, false},
+    /* Rope scaled by yarn: a Qwen2, and a Llama with more of its members. */
+    {"yarn", true, false},
+    {"yarn3", false, false},
+    {"gemma3", false, false},
+    /* Numbers that multiply; norms that come after; layers without rope, of which one has a
               * window; joined products, and heads of which a part is rotated. */
-             {"granite", true, false},  {"olmo2", false, false},
-             {"smollm3", true, false},  {"phi3", false, false},
+    {"granite", true, false},
+    {"olmo2", false, false},
+    {"smollm3", true, false},
+    {"phi3", false, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -831,8 +841,9 @@ TEST_ONCE(llm_configurations_of_families)
     static const char *const texts[] = {
         SIZES "\"model_type\": \"granite\", \"embedding_multiplier\": 12}",
         SIZES "\"model_type\": \"olmo2\"}",
-        SIZES "\"model_type\": \"smollm3\", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
-              "\"sliding_window\": 7, \"no_rope_layer_interval\": 2, \"pad_token_id\": 3}",
+        SIZES
+        "\"model_type\": \"smollm3\", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
+        "\"sliding_window\": 7, \"no_rope_layer_interval\": 2, \"pad_token_id\": 3}",
         SIZES "\"model_type\": \"phi3\", \"head_dim\": 8, \"partial_rotary_factor\": 0.75, "
               "\"pad_token_id\": 3}"};
     llm_config c[4], again;

@@ -58,7 +58,7 @@ typedef struct zfi_lora {
     bool *adapted;    /* of a parameter: a target names its module */
     bool *kept;       /* of a parameter: it stays trained */
     int32_t *a, *b;   /* of a parameter: lora_A and lora_B; 0: not made yet */
-    int32_t *ratio;   /* of a parameter, with dora: by what results are multiplied; 0: not made yet */
+    int32_t *ratio; /* of a parameter, with dora: by what results are multiplied; 0: not made yet */
 } zfi_lora;
 
 static const zfi_node *zfi_lora_node(const zfi_lora *l, int32_t id) { return &l->graph->nodes[id]; }
@@ -473,9 +473,8 @@ static zf_tensor zfi_low_product(zfi_lora *l, int32_t w, zf_tensor h)
     const zf_tensor b = {l->graph, l->b[w]};
     if (scale != 1) h = zf_scale(h, scale);
     /* zf_fuse adds a matmul to a sum without memory of its own. */
-    return zf_tensor_shape(h).rank < 2
-               ? zf_linear(h, b, ZF_NONE)
-               : zf_matmul_ex(h, b, &(zf_matmul_desc){.transpose_b = true});
+    return zf_tensor_shape(h).rank < 2 ? zf_linear(h, b, ZF_NONE)
+                                       : zf_matmul_ex(h, b, &(zf_matmul_desc){.transpose_b = true});
 }
 
 /* The ratio of weight w, made once. */
@@ -488,22 +487,23 @@ static zf_tensor zfi_lora_ratio(zfi_lora *l, int32_t w, zf_dtype dtype, bool tur
     const zfi_low low = {zfi_magnitude_name, ZF_SHAPE(s.dims[turned ? 1 : 0]), ZF_ZEROS, 0, 0};
     if (l->ratio[w]) return (zf_tensor){g, l->ratio[w]};
     if (turned && !table && s.dims[0] == s.dims[1])
-        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_lora: with dora \"%.200s\" must be [out, in]: it is square, so nothing else says "
-                 "which lengths its magnitudes are",
-                 name);
-    l->ratio[w] = zfi_dora_ratio(&(zfi_dora){
-                                     .weight = {g, w},
-                                     .a = {g, l->a[w]},
-                                     .b = {g, l->b[w]},
-                                     .magnitude = {g, zfi_lora_param(l, w, dtype, &low)},
-                                     .dtype = dtype,
-                                     .scale = zfi_scale_of(&l->d, name,
-                                                           (double)zfi_rank_of(&l->d, name)),
-                                     .turned = turned,
-                                     .table = table,
-                                 })
-                      .id;
+        zfi_fail(
+            &g->error, ZF_ERR_ARGUMENT,
+            "zf_lora: with dora \"%.200s\" must be [out, in]: it is square, so nothing else says "
+            "which lengths its magnitudes are",
+            name);
+    l->ratio[w] =
+        zfi_dora_ratio(&(zfi_dora){
+                           .weight = {g, w},
+                           .a = {g, l->a[w]},
+                           .b = {g, l->b[w]},
+                           .magnitude = {g, zfi_lora_param(l, w, dtype, &low)},
+                           .dtype = dtype,
+                           .scale = zfi_scale_of(&l->d, name, (double)zfi_rank_of(&l->d, name)),
+                           .turned = turned,
+                           .table = table,
+                       })
+            .id;
     return (zf_tensor){g, l->ratio[w]};
 }
 
@@ -531,7 +531,8 @@ static void zfi_adapt_dora(zfi_lora *l, int32_t id, int32_t product, zf_tensor x
     const zfi_node of = g->nodes[product];
     const int32_t w = of.args[1];
     const bool turned = of.op == ZF_OP_matmul && !ZF_INT(&of, matmul, transpose_b);
-    const zf_tensor ratio = zfi_lora_ratio(l, w, of.dtype, turned), bias = zfi_lora_bias(l, id, product);
+    const zf_tensor ratio = zfi_lora_ratio(l, w, of.dtype, turned),
+                    bias = zfi_lora_bias(l, id, product);
     const bool drops = x.id != of.args[0];
     const zf_tensor base = zfi_bare_product(g, &of, x);
     zf_tensor sum = zf_add(base, low);
@@ -541,7 +542,8 @@ static void zfi_adapt_dora(zfi_lora *l, int32_t id, int32_t product, zf_tensor x
     }
     sum = zf_mul(sum, ratio);
     if (drops) {
-        const zf_tensor more = zf_sub(sum, base), plain = zfi_bare_product(g, &of, (zf_tensor){g, of.args[0]});
+        const zf_tensor more = zf_sub(sum, base),
+                        plain = zfi_bare_product(g, &of, (zf_tensor){g, of.args[0]});
         if (!zf_valid(bias)) zfi_become(g, id, ZF_OP_add, plain, more);
         else zfi_become(g, id, ZF_OP_add, zf_add(plain, more), bias);
         return;

@@ -190,6 +190,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/draw.c"
 #include "ops/loss.c"
 #include "ops/bucket.c"
+#include "ops/squares.c"
 #include "ops/collective.c"
 #include "ops/scaler.c"
 #include "ops/quantize_block.c"

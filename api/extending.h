@@ -132,6 +132,8 @@
     X(total, 1, ZF_MAX_OPERANDS, )                                                                 \
     X(block_norms, 1, 1, )                                                                         \
     X(norm, 1, ZF_MAX_OPERANDS, )                                                                  \
+    X(squares, 1, 1, A(squares, unit, i) A(squares, world, i) A(squares, blocks, l))               \
+    X(norm_of_squares, 1, ZF_MAX_OPERANDS, A(norm_of_squares, wide, b))                            \
     /* rows */                                                                                     \
     X(softmax, 1, 1, B(softmax, UNARY))                                                            \
     X(softmax_grad, 2, 2, )                                                                        \

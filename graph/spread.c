@@ -434,6 +434,43 @@ static void zfi_spread_pack(zfi_spreading *c)
     }
 }
 
+static int64_t zfi_whole_blocks(int64_t count)
+{
+    return count / ZFI_NORM_BLOCK + (count % ZFI_NORM_BLOCK != 0);
+}
+
+/* Elements [at, at + count) are in a block of 1024 that is listed. */
+static bool zfi_spread_listed(const zf_attribute *blocks, int64_t at, int64_t count)
+{
+    const int64_t *ends = blocks->list.data, first = at / ZFI_NORM_BLOCK;
+    for (int64_t k = 0; k < blocks->list.count; k += 2)
+        if (ends[k] < first + zfi_whole_blocks(count) && ends[k + 1] > first) return true;
+    return false;
+}
+
+/* Squares of blocks of a bucket, or of a shard: those of what is cut are addends, those of what is
+ * equal are equal. */
+static void zfi_spread_squares(zfi_spreading *c)
+{
+    const zf_graph *g = c->graph;
+    const zf_attribute *blocks = &ZF_ATTRIBUTE(c->node, squares, blocks);
+    const zfi_node *of = &g->nodes[c->node->args[0]];
+    uint8_t all = 0, each = UINT8_MAX;
+    while (of->op != ZF_OP_bucket && of->op != ZF_OP_pack && of->arg_count)
+        of = &g->nodes[of->args[0]];
+    for (int32_t k = 0; k < of->arg_count; k++) {
+        const zfi_node *x = &g->nodes[of->args[k]];
+        const int64_t *at = ZF_LIST(of, pack, at).data;
+        const uint8_t cut = zfi_spread_cut(&x->spread);
+        if (!zfi_spread_listed(blocks, at[k], zfi_node_count(x))) continue;
+        all |= cut, each &= cut;
+    }
+    if (all & ~each)
+        zfi_spread_fail(c, "blocks are of what is cut over %s and of what is equal",
+                        zfi_axis_in((uint8_t)(all & ~each)));
+    c->out.sum = all;
+}
+
 /* ------------------------------------------------------------------------------------- updates */
 
 /* Operands of a set have the type of the first one, others are equal on all ranks. */
@@ -501,6 +538,8 @@ static void zfi_spread_of_node(zfi_spreading *c)
     else if (traits & ZF_OP_LEAF) zfi_spread_leaf(c);
     else if (traits & ZF_OP_COLLECTIVE) zfi_spread_collective(c);
     else if (node->op == ZF_OP_view) zfi_spread_view(c);
+    else if (node->op == ZF_OP_squares && ZF_LIST(node, squares, blocks).count)
+        zfi_spread_squares(c);
     else if (node->op == ZF_OP_output) zfi_spread_output(c);
     else if (node->op == ZF_OP_gradient) zfi_spread_updates(c, 2);
     else if (traits & ZF_OP_UPDATE || (node->arg_count > 1 && zfi_written_args(g, node) &&

@@ -24,11 +24,6 @@
  * blocks of block_norms are the same for a whole bucket and for its shards, and no block belongs to
  * two leaves. States of records (quantize_feedback) have no such blocks; they lie anywhere. */
 
-static int64_t zfi_whole_blocks(int64_t count)
-{
-    return count / ZFI_NORM_BLOCK + (count % ZFI_NORM_BLOCK != 0);
-}
-
 /* Checks that at[k] are ascending multiples of `align`, and that the operands at these places do
  * not overlap and end within `size`. */
 static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)

@@ -480,6 +480,8 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
                                const char *call, zf_error *error)
 {
     const zfi_stored *t = &s->tensors[index];
+    const zfi_mesh mesh = zfi_store_mesh(s, 1);
+    const zf_group group = zfi_mesh_group(mesh, zfi_mesh_data(mesh), s->rank);
     zfi_portion mine = zfi_portion_of(s, index);
     zf_status status = ZF_OK;
     for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next)
@@ -492,13 +494,15 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
                         "%s: \"%s\" is cut over the ranks, which the communicator cannot ask "
                         "(zf_comm.run is NULL); zf_lockstep_read can",
                         call, t->name);
-    for (int32_t r = 0; r < s->world; r++) {
+    for (int32_t k = 0; k < mesh.world; k++) { /* the ranks along data, of this rank's group */
+        const int32_t r = group.count ? group.first + k * group.stride : k;
         zfi_portion portion = zfi_portion_of_rank(s, t, r);
         zf_collective c = {.op = ZF_OP_bcast,
                            .node = node,
                            .dtype = t->dtype,
                            .count = portion.count,
-                           .root = r};
+                           .root = k,
+                           .group = group};
         if (zfi_is_replica(s, t, r)) continue;
         c.out = out + (size_t)portion.first * zf_dtype_size(t->dtype);
         c.in = r == s->rank ? portion.data : c.out;

@@ -86,7 +86,7 @@ static void *team_main(void *object)
 }
 
 /* A step of all ranks. */
-static void team_step(test *t, team *m)
+static inline void team_step(test *t, team *m)
 {
     zf_error error = {ZF_OK, ""};
     if (m->lockstep)

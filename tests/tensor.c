@@ -108,16 +108,48 @@ static void feed(test *t, member *m, int64_t part, int step)
     }
 }
 
-static void run(test *t, team *m, const char *text, int ranks, bool lockstep, int32_t tensor,
-                int32_t sections)
+static bool micro; /* of one_part */
+
+static void *one_part(void *object)
 {
-    how.tensor = tensor, how.sections.tensor = sections;
-    how.print = getenv("SHOW") ? stderr : NULL;
-    if (!team_new(t, m, text, ranks, lockstep, change)) return;
-    for (int step = 0; step < STEPS && !t->failed; step++) {
-        for (int r = 0; r < ranks && !t->failed; r++) feed(t, &m->members[r], r / tensor, step);
-        team_step(t, m);
+    member *m = object;
+    if (micro) zf_micro(m->program);
+    else zf_step(m->program);
+    return NULL;
+}
+
+/* All ranks run their part of a batch; the last one ends the step. */
+static void run_part(test *t, team *m, bool last)
+{
+    micro = !last;
+    for (int r = 0; r < m->world; r++)
+        if (pthread_create(&m->members[r].thread, NULL, one_part, &m->members[r])) abort();
+    for (int r = 0; r < m->world; r++) pthread_join(m->members[r].thread, NULL);
+    for (int r = 0; r < m->world; r++) CHECK_TEXT(t, zf_program_error(m->programs[r]), "");
+}
+
+/* How ranks share a run: of PARTS parts of a batch each along data has some, one after the other. */
+typedef struct layout {
+    int32_t tensor, sections, data;
+    int stage;
+} layout;
+
+static void run(test *t, team *m, const char *text, const layout *l)
+{
+    const int32_t micro_batches = how.zero.micro_batches ? how.zero.micro_batches : 1,
+                  parts = micro_batches / l->data;
+    const zf_training before = how;
+    how.tensor = l->tensor, how.sections.tensor = l->sections;
+    if (how.zero.micro_batches) {
+        how.zero.world = l->data, how.zero.stage = l->stage, how.zero.micro_batches = parts;
     }
+    if (team_new(t, m, text, l->tensor * l->data, false, change))
+        for (int step = 0; step < STEPS * parts && !t->failed; step++) {
+            for (int r = 0; r < m->world && !t->failed; r++)
+                feed(t, &m->members[r], step % parts * l->data + r / l->tensor, step / parts);
+            run_part(t, m, step % parts == parts - 1);
+        }
+    how = before;
 }
 
 /* The number of equal groups of rows of a parameter, each of which is cut. */
@@ -147,31 +179,45 @@ static bool is_compared(const zf_node *node)
     return node->op == ZF_OP_param || node->op == ZF_OP_state || !strcmp(node->op_name, "output");
 }
 
-/* Reads a value of a rank. */
-static void read_value(test *t, const member *m, const char *name, unsigned char *bytes,
-                       zf_shape *shape)
+/* A value as a rank has it. Sharded ones are read by all ranks together. */
+typedef struct reading {
+    member *of;
+    const char *name;
+    zf_shape shape;
+    pthread_t thread;
+    unsigned char bytes[8 * MOST];
+} reading;
+
+static void *read_value(void *object)
 {
-    const zf_tensor x = zf_graph_find(m->graph, name);
-    *shape = zf_tensor_shape(x);
-    if (zf_shape_count(*shape) > MOST) abort();
-    OK(t, zf_read(m->program, x, bytes, zf_dtype_size(zf_tensor_dtype(x)) *
-                                            (size_t)zf_shape_count(*shape)),
-       zf_program_error(m->program));
+    reading *r = object;
+    const zf_tensor x = zf_graph_find(r->of->graph, r->name);
+    r->shape = zf_tensor_shape(x);
+    if (zf_shape_count(r->shape) > MOST) abort();
+    zf_read(r->of->program, x, r->bytes,
+            zf_dtype_size(zf_tensor_dtype(x)) * (size_t)zf_shape_count(r->shape));
+    return NULL;
 }
 
 /* Compares a value of one rank with that of several; returns on how many it is cut. */
 static int compare_value(test *t, const zf_node *node, int32_t tensor)
 {
-    static unsigned char whole[8 * MOST], part[8 * MOST];
-    zf_shape shape, its;
+    static reading whole, part[TEAM_RANKS];
     int cut = 0;
-    read_value(t, &single.members[0], node->name, whole, &shape);
+    whole.of = &single.members[0], whole.name = node->name;
+    read_value(&whole);
+    if (*zf_program_error(single.programs[0])) t->failed = true;
+    for (int r = 0; r < several.world; r++) {
+        part[r].of = &several.members[r], part[r].name = node->name;
+        if (pthread_create(&part[r].thread, NULL, read_value, &part[r])) abort();
+    }
+    for (int r = 0; r < several.world; r++) pthread_join(part[r].thread, NULL);
     for (int r = 0; r < several.world && !t->failed; r++) {
         char message[300];
-        read_value(t, &several.members[r], node->name, part, &its);
-        cut += zf_shape_count(its) != zf_shape_count(shape);
-        if (is_part(whole, shape, part, its, zf_dtype_size(node->dtype), r % tensor,
-                    groups_of(node->name)))
+        if (*zf_program_error(several.programs[r])) t->failed = true;
+        cut += zf_shape_count(part[r].shape) != zf_shape_count(whole.shape);
+        if (is_part(whole.bytes, whole.shape, part[r].bytes, part[r].shape,
+                    zf_dtype_size(node->dtype), r % tensor, groups_of(node->name)))
             continue;
         snprintf(message, sizeof message, "%s of rank %d", node->name, r);
         test_fail(t, __FILE__, __LINE__, "not the bits of one rank", message);
@@ -191,16 +237,22 @@ static int compare(test *t, int32_t tensor)
 }
 
 /* Runs the text on one rank and on several, and compares; at least so many values are cut. */
-static void check_text(test *t, const char *text, int32_t tensor, int32_t sections, int least)
+static void check_layout(test *t, const char *text, const layout *l, int least)
 {
+    const layout whole = {.tensor = 1, .sections = l->sections, .data = 1};
     test_defer(t, team_end, &single);
     test_defer(t, team_end, &several);
-    run(t, &single, text, 1, true, 1, sections);
-    if (!t->failed) run(t, &several, text, tensor, false, tensor, sections);
+    run(t, &single, text, &whole);
+    if (!t->failed) run(t, &several, text, l);
     if (t->failed) return;
-    CHECK(t, compare(t, tensor) >= least);
+    CHECK(t, compare(t, l->tensor) >= least);
     team_end(&several);
     team_end(&single);
+}
+
+static void check_text(test *t, const char *text, int32_t tensor, int32_t sections, int least)
+{
+    check_layout(t, text, &(layout){.tensor = tensor, .sections = sections, .data = 1}, least);
 }
 
 static void check_model(test *t, kind of, int32_t tensor, int32_t sections)
@@ -262,6 +314,25 @@ TEST_ONCE(tensor_bf16)
     check_model(t, BERT, 2, 4);
 }
 
+/* One norm, of which each element counts once: tied and untied, cut and equal. */
+TEST_ONCE(tensor_clipping)
+{
+    how = (zf_training){.clip = 0.05};
+    check_model(t, LLAMA_TIED, 2, 4);
+    how.precision.dtype = ZF_F16, how.precision.scale = 1024;
+    check_model(t, BERT, 4, 4);
+}
+
+/* Two ranks along data and two along tensor, at each stage. */
+TEST_ONCE(tensor_with_zero)
+{
+    char *text = model_text(LLAMA, BATCH / 2);
+    test_defer(t, free, text);
+    how = (zf_training){.zero.micro_batches = 4, .clip = 0.05};
+    for (int stage = 0; stage <= 3 && !t->failed; stage++)
+        check_layout(t, text, &(layout){.tensor = 2, .sections = 2, .data = 2, .stage = stage}, 20);
+}
+
 /* ------------------------------------------------------------------------------------- errors */
 
 static void check_refused(test *t, const char *text, const char *error)
@@ -277,6 +348,15 @@ static void check_refused(test *t, const char *text, const char *error)
         test_fail(t, __FILE__, __LINE__, error, zf_graph_error(g));
 }
 
+static void check_parsed(test *t, const char *text, const char *expected)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &error);
+    zf_graph_free(g);
+    GIVES(t, error.status, ZF_ERR_PARSE, error.text);
+    if (!strstr(error.text, expected)) test_fail(t, __FILE__, __LINE__, expected, error.text);
+}
+
 TEST_ONCE(tensor_refusals)
 {
     char *text = model_text(LLAMA, BATCH), without[2000] = "";
@@ -288,6 +368,16 @@ TEST_ONCE(tensor_refusals)
     check_refused(t, text, "zf_cut: 3 sections are not divided by 2 ranks");
     how = (zf_training){.tensor = 2, .sections.tensor = 64};
     check_refused(t, text, "is kept by");
+    check_parsed(t, "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"
+                    "output %2 \"y\"\n", "unit is 3: a power of two up to 1024 is needed");
+    check_parsed(t, "%1 = input \"x\" : f64[8]\n%2 = norm_of_squares %1 : f32[]\n"
+                    "output %2 \"y\"\n", "operand 0 is no result of squares");
+    check_parsed(t,
+                 "mesh tensor=2\nzero stage=0 world=1 micro_batches=1\n"
+                 "%1 = param \"a\" : f32[4@tensor]\n%2 = param \"b\" : f32[4]\n"
+                 "%3 = bucket %1, %2 {at=[0,1024] size=2048} : f32[2048]~tensor\n"
+                 "%4 = squares %3 {unit=4 blocks=[0,1,1,2]} : f64[34]\noutput %4 \"y\"\n",
+                 "blocks are of what is cut over tensor and of what is equal");
     while (strlen(without) < 1100) strcat(without, "chain,");
     how = (zf_training){.tensor = 2, .fuse.without = without};
     check_refused(t, text, "zf_fuse: without is too long");

@@ -5,8 +5,15 @@
  * anew in each run. */
 
 /* What a node is in the update section: no value of a bucket; elements of a parameter; the norms of
- * their blocks; the global norm of these; elements that are compressed to signs. */
-enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_NORM, ZFI_LIFT_SIGNS };
+ * their blocks; the global norm of these; elements that are compressed to signs; their squares. */
+enum {
+    ZFI_LIFT_NONE,
+    ZFI_LIFT_ELEMENTS,
+    ZFI_LIFT_BLOCKS,
+    ZFI_LIFT_NORM,
+    ZFI_LIFT_SIGNS,
+    ZFI_LIFT_SQUARES
+};
 
 typedef struct zfi_lift {
     int32_t kind;

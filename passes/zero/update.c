@@ -137,13 +137,18 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
     return zfi_lifted_node(z, f, node.op, args, node.arg_count, node.attributes);
 }
 
-/* A number for each block of the bucket: `made`, or those of all ranks, where each has made those
- * of its shard. */
-static void zfi_lift_numbers(zfi_zero *z, int32_t id, int32_t member, int32_t made, bool cut)
+/* Numbers of the bucket: `made`, or those of all ranks, where each has made those of its shard. */
+static int32_t zfi_gathered_numbers(zfi_zero *z, int32_t member, int32_t made, bool cut)
 {
     const int32_t f = zfi_bucket_of_member(z, member);
     if (cut && zfi_spans_nodes(z)) made = zfi_lifted_gather(z, f, ZF_OVER_NODE, made);
-    if (cut) made = zfi_lifted_gather(z, f, zfi_last_axis(z), made);
+    return cut ? zfi_lifted_gather(z, f, zfi_last_axis(z), made) : made;
+}
+
+/* A number for each block of the bucket. */
+static void zfi_lift_numbers(zfi_zero *z, int32_t id, int32_t member, int32_t made, bool cut)
+{
+    made = zfi_gathered_numbers(z, member, made, cut);
     z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, made};
 }
 
@@ -156,6 +161,90 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
     cut = z->local ? zfi_node_count(&z->graph->nodes[value]) != z->cut.buckets[f].size : z->sharded;
     norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
     zfi_lift_numbers(z, id, member, norms, cut);
+}
+
+static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
+{
+    zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.buckets[f].count * sizeof *blocks);
+}
+
+/* The squares of bucket f in runs of that unit; 0: there are none yet. */
+static int32_t zfi_lifted_squares(const zfi_zero *z, int32_t f, int64_t unit)
+{
+    for (int32_t i = z->buckets[f].lifted; i; i = z->lifted[i - 1].before) {
+        const zfi_node *node = &z->graph->nodes[z->lifted[i - 1].node];
+        if (node->op == ZF_OP_squares && ZF_INT(node, squares, unit) == unit)
+            return z->lifted[i - 1].node;
+    }
+    return 0;
+}
+
+/* Sets the ranges of blocks of the members of bucket f whose squares are in runs of that unit;
+ * returns how many numbers these are. */
+static int64_t zfi_squared_blocks(const zfi_zero *z, int32_t f, int64_t unit, int64_t *blocks)
+{
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    int64_t count = 0;
+    for (int32_t i = 0; i < zfi_len(z->order); i++) {
+        const zfi_node *node = &z->graph->nodes[z->order[i]];
+        const zfi_lift *of = node->op == ZF_OP_squares ? &z->lift[node->args[0]] : NULL;
+        if (of && of->kind == ZFI_LIFT_ELEMENTS && ZF_INT(node, squares, unit) == unit &&
+            zfi_bucket_of_member(z, of->member) == f)
+            blocks[2 * (of->member - bucket->first) + 1] = 1;
+    }
+    for (int32_t k = 0; k < bucket->count; k++) {
+        const zfi_member *its = &z->cut.members[bucket->first + k];
+        if (!blocks[2 * k + 1]) continue;
+        blocks[count++] = its->at / ZFI_NORM_BLOCK;
+        blocks[count++] = its->at / ZFI_NORM_BLOCK + zfi_whole_blocks(its->count);
+    }
+    return count;
+}
+
+/* The squares of a member's gradient: those of all members of its bucket that have the unit. */
+static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
+{
+    zf_graph *g = z->graph;
+    const int32_t f = zfi_bucket_of_member(z, member),
+                  value = zfi_pull(z, id, member, g->nodes[id].args[0]);
+    const zf_attribute unit = ZF_ATTRIBUTE(&g->nodes[id], squares, unit);
+    int32_t made = zfi_lifted_squares(z, f, unit.i);
+    int64_t *blocks = zfi_calloc(&g->memory, 2 * (size_t)z->cut.buckets[f].count, sizeof *blocks);
+    if (!blocks) zfi_graph_nomem(g);
+    if (value && blocks && !made)
+        made = zfi_lifted_node(
+            z, f, ZF_OP_squares, &value, 1,
+            zfi_with(unit, {.i = z->sharded ? z->shards : 0},
+                     zfi_listed(blocks, zfi_squared_blocks(z, f, unit.i, blocks))));
+    z->lift[id] = (zfi_lift){ZFI_LIFT_SQUARES, member, made};
+    zfi_free_blocks(z, blocks, f);
+}
+
+/* Their sum over the ranks along another axis. */
+static void zfi_lift_squares_sum(zfi_zero *z, int32_t id)
+{
+    const zfi_node node = z->graph->nodes[id];
+    zfi_lift from = z->lift[node.args[0]];
+    from.value = zfi_lifted_node(z, zfi_bucket_of_member(z, from.member), node.op, &from.value, 1,
+                                 node.attributes);
+    z->lift[id] = from;
+}
+
+/* The norm of squares: those of a bucket count once, and of shards those of all ranks. */
+static void zfi_update_norm_of_squares(zfi_zero *z, int32_t id)
+{
+    zf_graph *g = z->graph;
+    int32_t count = 0, *args = g->nodes[id].args;
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
+        const zfi_lift *lift = &z->lift[args[k]];
+        int32_t x = zfi_plain_arg(z, args[k]), same = 0;
+        if (lift->kind == ZFI_LIFT_SQUARES)
+            x = zfi_gathered_numbers(z, lift->member, lift->value, z->sharded);
+        while (same < count && args[same] != x) same++;
+        if (same == count) args[count++] = x;
+    }
+    g->nodes[id].arg_count = count;
+    zfi_keep(z, id);
 }
 
 /* The ranges of blocks of the updated members of bucket f, which the caller frees; *count: the
@@ -173,11 +262,6 @@ static int64_t *zfi_updated_blocks(zfi_zero *z, int32_t f, int64_t *count)
     }
     if (!blocks) zfi_graph_nomem(z->graph);
     return blocks;
-}
-
-static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
-{
-    zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.buckets[f].count * sizeof *blocks);
 }
 
 /* The norm or the maximum of one parameter's blocks: an element of its bucket's. */
@@ -575,6 +659,12 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
     } else if (member >= 0 && node.op == ZF_OP_block_norms) {
         zfi_lift_blocks(z, id, member);
+    } else if (member >= 0 && node.op == ZF_OP_squares) {
+        zfi_lift_squares(z, id, member);
+    } else if (node.op == ZF_OP_all_reduce && z->lift[node.args[0]].kind == ZFI_LIFT_SQUARES) {
+        zfi_lift_squares_sum(z, id);
+    } else if (node.op == ZF_OP_norm_of_squares) {
+        zfi_update_norm_of_squares(z, id);
     } else if (member >= 0 && node.op == ZF_OP_output) {
         g->nodes[id].args[0] = zfi_whole_value(z, member, zfi_pull(z, id, member, node.args[0]));
         zfi_keep(z, id);

@@ -206,6 +206,20 @@ typedef struct zf_cut_desc {
 } zf_cut_desc;
 ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 
+/* Gives each rank along the axis pipe some of the layers: a stage. A layer is the nodes of one
+ * numbered scope ("layer.7"), or those that use parameters of such names; gradients, updates and
+ * states are where their layer is. What comes before the first layer is with it, what comes after
+ * the last with that. Layers stay in their order. A value that another stage reads is sent there,
+ * and outputs are made equal on all ranks. docs/pipelines.md has the text. Requires: not zf_zero
+ * yet; after zf_autograd, the optimizer and zf_cut. */
+typedef struct zf_stages_desc {
+    int32_t ranks; /* along pipe, at most as many as there are layers; 0: 1 */
+    /* The number of layers of each stage: "3,3,2". NULL: dealt so that the stage with the most
+     * FLOPs has as few as possible */
+    const char *layers;
+} zf_stages_desc;
+ZF_API zf_status zf_stages(zf_graph *graph, const zf_stages_desc *desc);
+
 /* Removes nodes that no output, gradient or update needs, merges equal nodes, folds constants, and
  * removes pairs of inverse operators. Requires: after zf_autograd, unless the loss is an output.
  */

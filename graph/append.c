@@ -60,6 +60,19 @@ static bool zfi_settle_spread(zf_graph *g, int32_t id)
     return true;
 }
 
+/* The stage of a node: that to which it sends; or that of its operands, where these have one. */
+static int16_t zfi_stage_of_new(const zf_graph *g, const zfi_new *n)
+{
+    int16_t stage = 0;
+    for (int32_t k = 0; k < n->arg_count; k++) {
+        const int16_t its = g->nodes[n->args[k]].stage;
+        if (its && stage && its != stage) return 0;
+        if (its) stage = its;
+    }
+    if (n->op == ZF_OP_bcast && ZF_INT(n, bcast, over) == ZF_OVER_PIPE) return 0;
+    return n->op == ZF_OP_send && stage ? (int16_t)(ZF_INT(n, send, to) + 1) : stage;
+}
+
 /* Appends a node after checking operands, attributes, name and shapes. Returns its id, or 0 with
  * the graph's error. */
 static int32_t zfi_append(zf_graph *g, const zfi_new *n)
@@ -145,6 +158,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     node.space = (uint8_t)zfi_space_of(g, record, n->args, n->arg_count, n->attributes, n->space);
     node.role = (uint8_t)n->role, node.of = n->of;
     if (record->traits & ZF_OP_LEAF) node.spread = n->spread;
+    node.stage = zfi_stage_of_new(g, n);
     node.shown = n->op == ZF_OP_output ? n->args[0] : 0;
     node.scope = g->scope;
     node.file = g->file;

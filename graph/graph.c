@@ -28,6 +28,7 @@ typedef struct zfi_node {
     uint8_t queue; /* the queue on which it runs, an index into zfi_queue_names */
     uint8_t space; /* zf_space: where its value lies, and where it runs */
     uint8_t role;  /* zfi_role: what the library has made it for; */
+    int16_t stage; /* of a pipeline: 1 + that at which it is; 0: at all */
     int32_t of;    /* the parameter of a state with a role; 0: none */
     int32_t shown; /* an output: the tensor that it was made of, whatever passes made of that; */
     bool sums;     /* which was a sum over examples then (graph/parts.c) */
@@ -313,6 +314,7 @@ struct zf_graph {
     int line;
     bool in_update;   /* new nodes belong to the update section, which comes last */
     bool trial;       /* a copy for a trial: passes do not verify it */
+    uint64_t whole;   /* the hash of all stages' graph, of which this is a rank's part; 0: none */
     int64_t *streams; /* random streams that nodes use, ascending */
     bool repeats;     /* a scope has several dropouts (ir/settle.c) */
     char missed[ZFI_MISSES][64]; /* the last names that zf_graph_find did not find, */

@@ -8,6 +8,7 @@ static zf_status zfi_verify(zf_graph *g)
     if (!status) status = zfi_verify_nodes(g);
     if (!status) status = zfi_verify_queues(g);
     if (!status) status = zfi_verify_ranks(g);
+    if (!status) status = zfi_verify_stages(g);
     return status ? status : zfi_verify_complete(g);
 }
 
@@ -108,7 +109,7 @@ static zf_status zfi_leave(zf_graph *g, uint32_t stages)
     g->stages |= stages;
     zfi_link_saved(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) g->nodes[g->order[i]].number = i + 1;
-    return g->trial ? g->error.status : zfi_verify(g);
+    return g->trial || g->whole ? g->error.status : zfi_verify(g);
 }
 
 /* The name, of a training or of an adapter, becomes *out. */

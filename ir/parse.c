@@ -378,7 +378,20 @@ static bool zfi_parse_name_of(zfi_parser *p, const char *what, const char **name
     return true;
 }
 
-/* The node after "%id =". id 0: an effect, which gets the id `fresh`. */
+/* "stage=1": 1 + the stage; 0: at all. */
+static bool zfi_parse_stage(zfi_parser *p, int16_t *stage)
+{
+    int64_t number;
+    *stage = 0;
+    if (!zfi_take(p, "stage=")) return true;
+    if (!zfi_integer(p, &number)) return false;
+    if (number < 0 || number >= INT16_MAX)
+        return zfi_parse_fail(p, "a stage is 0 to %d", INT16_MAX - 1);
+    *stage = (int16_t)(number + 1);
+    return true;
+}
+
+/* The node after "%id = id 0: an effect, which gets the id `fresh`. */
 static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
 {
     zf_graph *g = p->graph;
@@ -390,6 +403,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     const char *start, *word;
     bool placed = false, recompute, below;
     uint8_t queue = ZFI_QUEUE_COMPUTE;
+    int16_t stage;
     int length;
 
     word = zfi_word(p, &length);
@@ -429,7 +443,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
         n.dtype = dtype, n.shape = shape;
         n.space = zfi_parse_space(p);
     }
-    if (!zfi_parse_role(p, &n)) return false;
+    if (!zfi_parse_role(p, &n) || !zfi_parse_stage(p, &stage)) return false;
     if (!(record->traits & ZF_OP_EFFECT) && zfi_take(p, "@")) {
         placed = true;
         if (!zfi_parse_place(p, place)) return false;
@@ -466,6 +480,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     g->nodes[id].offset = place[0], g->nodes[id].bytes = place[1];
     g->nodes[id].scratch_offset = scratch[0], g->nodes[id].scratch_bytes = scratch[1];
     g->nodes[id].queue = queue;
+    g->nodes[id].stage = stage;
     g->nodes[id].recompute = recompute;
     g->nodes[id].below = below;
     if (below) g->nodes[id].update = false;

@@ -9,7 +9,7 @@
  *
  * Attributes that are 0, false, the first choice or empty are not printed. Effects have no id.
  * After the type come, where they apply: the space, if it is not the device; the role, and the
- * parameter that it is of (graph/role.c); the value's place,
+ * parameter that it is of (graph/role.c); the stage of a pipeline (ir/stages.c); the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/early.c).
  * The step of a training with a name begins with "training NAME" (zf_name_training), and a graph
@@ -120,6 +120,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
         zfi_print(w, " %s", zf_space_name((zf_space)node->space));
     if (node->role) zfi_print(w, " role=%s", zfi_roles[node->role].text);
     if (node->of) zfi_print(w, " of=%%%d", zfi_number_of(w, g, node->of));
+    if (node->stage) zfi_print(w, " stage=%d", node->stage - 1);
     if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
     if (node->scratch_bytes)
         zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,

@@ -334,7 +334,8 @@ static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
         return s;
     default:
         if (zfi_is_over_other(g, node))
-            return node->op == ZF_OP_all_reduce || node->op == ZF_OP_send
+            return node->op == ZF_OP_all_reduce || node->op == ZF_OP_send ||
+                           node->op == ZF_OP_bcast
                        ? zfi_stand_like(r, node->args[0])
                                                 : zfi_stand_of_args(r, node);
         return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)

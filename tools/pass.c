@@ -175,6 +175,13 @@ static void run_cut(call *c)
     if (ready(c)) ran(c, zf_cut(c->graph, &d));
 }
 
+static void run_stages(call *c)
+{
+    const zf_stages_desc d = {.ranks = (int32_t)take_number(c, "ranks"),
+                              .layers = take_value(c, "layers")};
+    if (ready(c)) ran(c, zf_stages(c->graph, &d));
+}
+
 static void run_clip(call *c)
 {
     double most = number_of(c, "the norm", take_word(c, "the norm"));
@@ -356,6 +363,9 @@ static const pass passes[] = {
     {"cut", "[parts=N] [sections=N]",
      "ranks along tensor share layers: heads, and pairs of products",
      run_cut},
+    {"stages", "[ranks=N] [layers=N,N,...]",
+     "each rank along pipe has some of the layers, which values are sent to and from",
+     run_stages},
     {"tile", "BYTES",
      "linear layers whose weight takes more bytes become several, over ranges of "
      "its rows",

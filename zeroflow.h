@@ -311,6 +311,7 @@ ZFI_PLAIN_BEGINS
 #include "run/compile/cpu.c"
 #include "run/compile/init.c"
 #include "run/compile/program.c"
+#include "run/compile/project.c"
 #include "run/compile/bind.c"
 #include "run/compile/launches.c"
 #include "run/compile/fill.c"

@@ -328,13 +328,14 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
     zf_collective c = {.op = ZF_OP_none};
     int64_t world, count;
     if (!l || !l->args || !l->run || !(zf_op_traits_of(l->op) & ZF_OP_COLLECTIVE)) return c;
-    world = ZF_INT(l, all_gather, world), count = zfi_count(&l->args[0]);
+    world = ZF_INT(l, all_gather, world);
+    count = zfi_count(l->arg_count ? &l->args[0] : &l->out); /* without: another rank has it */
     c = (zf_collective){.op = l->op,
                         .node = l->node,
                         .channel = l->queue,
                         .dtype = l->out.dtype,
                         .count = count,
-                        .in = l->args[0].data,
+                        .in = l->arg_count ? l->args[0].data : NULL,
                         .out = l->out.data};
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)

@@ -311,6 +311,7 @@ static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, in
     world = ZF_INT(node, all_gather, world);
     far = world > 1 ? zfi_mesh_far(zfi_mesh_of(g), ZF_INT(node, all_gather, over)) : 0;
     count = zfi_node_count(&g->nodes[node->args[0]]);
+    if (node->op == ZF_OP_send && !node->arg_count) count = 0; /* another rank sends it */
     if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
     return zfi_count_calls(t, node->op, node->dtype, count, world, far, times);
 }

@@ -129,20 +129,46 @@ static int32_t zfi_same_other(const int64_t *numbers, int32_t stride, int32_t wo
     return 0;
 }
 
+/* The first rank that has the same tensors as this one: of its stage, where ranks have stages. */
+static int32_t zfi_same_first(const zf_store *s, int32_t rank)
+{
+    const zfi_mesh mesh = zfi_store_mesh(s, 1);
+    int32_t first = 0;
+    if (zfi_axis_at(&s->axes, ZF_OVER_PIPE) < 0) return 0;
+    while (zfi_mesh_place(mesh, ZF_OVER_PIPE, first) != zfi_mesh_place(mesh, ZF_OVER_PIPE, rank))
+        first++;
+    return first;
+}
+
+/* The first rank whose field differs from that of the first rank with the same tensors, or, of what
+ * all ranks have, from rank 0's; 0: none. */
+static int32_t zfi_same_unlike(const zf_store *s, const int64_t *records, int32_t field)
+{
+    for (int32_t r = 1; r < s->world; r++) {
+        const bool staged = field == ZFI_SAME_LAYOUT || field == ZFI_SAME_VALUES;
+        const int32_t first = staged ? zfi_same_first(s, r) : 0;
+        if (records[r * ZFI_SAME_FIELDS + field] != records[first * ZFI_SAME_FIELDS + field])
+            return r;
+    }
+    return 0;
+}
+
 /* All records agree but for their values; all ranks find the same error. */
-static zf_status zfi_same_records(const int64_t *records, int32_t world, zf_error *error)
+static zf_status zfi_same_records(const zf_store *s, const int64_t *records, zf_error *error)
 {
     static const char *const names[ZFI_SAME_VALUES] = {
         "the seed (zf_compile_desc.seed)", "the step that they are at", "the step that they are at",
         "zf_compile_desc.evaluate", "zf_compile_desc.allow_nan",
         "what their stores hold, how it is cut, or the steps of trainings with names (a digest)"};
     for (int k = 0; k < ZFI_SAME_VALUES; k++) {
-        int32_t r = zfi_same_other(records + k, ZFI_SAME_FIELDS, world);
+        const int32_t r = zfi_same_unlike(s, records, k),
+                      first = k == ZFI_SAME_LAYOUT ? zfi_same_first(s, r) : 0;
         if (r)
             return zfi_fail(error, ZF_ERR_MISMATCH,
-                            "ranks 0 and %d differ in %s: %llu and %llu; it must be the same on "
+                            "ranks %d and %d differ in %s: %llu and %llu; it must be the same on "
                             "all ranks",
-                            (int)r, names[k], (unsigned long long)records[k],
+                            (int)first, (int)r, names[k],
+                            (unsigned long long)records[first * ZFI_SAME_FIELDS + k],
                             (unsigned long long)records[r * ZFI_SAME_FIELDS + k]);
     }
     return ZF_OK;
@@ -184,6 +210,10 @@ static zf_status zfi_same_record(zfi_same *s, int64_t *record, zf_error *error)
 static zf_status zfi_same_find(const zfi_same *s, zf_error *error)
 {
     const zf_store *store = s->store;
+    if (zfi_axis_at(&store->axes, ZF_OVER_PIPE) >= 0) /* their numbers of values differ */
+        return zfi_fail(error, ZF_ERR_MISMATCH,
+                        "ranks of one stage differ in a value; each must be the same on all of "
+                        "them");
     for (int32_t k = 0; k < zfi_same_count(s); k++) {
         int64_t mine = zfi_same_sum(s, k);
         const zf_collective c = {.op = ZF_OP_all_gather,
@@ -221,9 +251,8 @@ static zf_status zfi_same_compare(zfi_same *s, zf_error *error)
     for (int32_t r = 0; r < store->world; r++)
         if (records[r * ZFI_SAME_FIELDS + ZFI_SAME_FAILED])
             return zfi_comm_agree(store->comm, error);
-    status = zfi_same_records(records, store->world, error);
-    if (!status &&
-        zfi_same_other(records + ZFI_SAME_VALUES, ZFI_SAME_FIELDS, store->world))
+    status = zfi_same_records(store, records, error);
+    if (!status && zfi_same_unlike(store, records, ZFI_SAME_VALUES))
         status = zfi_same_find(s, error);
     return status;
 }

@@ -384,15 +384,16 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->run.shard = zfi_mesh_shard(zfi_mesh_of(g), g->shards, p->run.rank);
     p->first_added = zfi_len(p->store->tensors);
     if (zfi_uses_host(g) && !zfi_store_host(p->store, &g->error)) return g->error.status;
+    if ((status = zfi_project(p))) return status;
     if (!(g->stages & ZFI_STAGE_PLACED)) {
-        zfi_leave_out(g);
+        if (!g->whole) zfi_leave_out(g);
         status = zf_memory(g, &(zf_memory_desc){.backend = p->backend,
                                                 .host = p->store->host,
                                                 .no_reuse = d->no_reuse,
                                                 .store = p->store,
                                                 .caches = d->caches ? d->caches->graph : NULL});
     }
-    if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
+    if (!status && d->verify && !g->whole && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
     if (d->shares_memory_with && d->shares_memory_with->backend != p->backend)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
@@ -418,7 +419,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     if (p->comm) {
         p->hashes = zfi_calloc(&p->memory, (size_t)p->run.world, sizeof *p->hashes);
         if (!p->hashes) return zfi_graph_nomem(g);
-        p->hashes[p->run.rank] = zf_graph_hash(g);
+        p->hashes[p->run.rank] = g->whole ? g->whole : zf_graph_hash(g);
     }
     if ((status = zfi_list_inputs(p))) return status;
     if (p->comm && p->run.world > 1 && (status = zfi_list_same(p))) return status;

@@ -122,6 +122,11 @@ static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, boo
                        : "%s: the tensor is not one of the program's graph%s",
                    call, zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
                0;
+    if (g->whole && node->stage && node->stage - 1 != zfi_stage_of_rank(p))
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "%s: %%%d is of stage %d of the pipeline, and this rank is of stage %d",
+                        call, (int)id, node->stage - 1, (int)zfi_stage_of_rank(p)),
+               0;
     known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_bucket &&
             (writing ? node->op != ZF_OP_constant : !zfi_is_unread(p, id));
     if (!known)

@@ -235,6 +235,10 @@ static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
     for (int32_t r = 0; r < d->count; r++) {
         zf_program *p = d->programs[r];
         if (!p) return zfi_fail(error, ZF_ERR_ARGUMENT, "lockstep: program %d is NULL", (int)r);
+        if (p->graph->whole)
+            return zfi_fail(error, ZF_ERR_ARGUMENT,
+                            "lockstep: ranks of stages do not run one list of launches; threads "
+                            "run them (zf_local_new)");
         if (p->run.world != d->count || p->run.rank != r)
             return zfi_fail(error, ZF_ERR_ARGUMENT,
                             "lockstep: program %d is rank %d of %d; it must be rank %d of %d",
@@ -296,7 +300,7 @@ static zf_status zfi_lockstep_compare(const zf_lockstep_desc *d, bool stores, zf
                               &p->error);
     }
     if ((status = zfi_lockstep_agree(d, error))) return status;
-    if ((status = zfi_same_records(records, d->count, error))) return status;
+    if ((status = zfi_same_records(first->store, records, error))) return status;
     other = zfi_same_other(records + ZFI_SAME_VALUES, ZFI_SAME_FIELDS, d->count);
     if (other) {
         const zfi_same *its = &d->programs[other]->same, *own = &first->same;

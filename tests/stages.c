@@ -1,0 +1,377 @@
+/* Stages of a pipeline: parameters, states and losses of any number of ranks along pipe have the
+ * bits of one rank; each rank has what its stage needs alone; and what is refused. */
+#include "team.h"
+
+#include "../tools/pass.h"
+
+enum { STEPS = 3, ROWS = 4, WIDTH = 8, LAYERS = 4, TEXT = 4000 };
+
+/* Embedding and head are one parameter; each layer has a residual. */
+static void write_model(char text[TEXT])
+{
+    int at = snprintf(text, TEXT,
+                      "%%1 = input \"x\" : f32[4,8]\n%%2 = input \"y\" : f32[4,8]\n"
+                      "%%3 = input \"lr\" : f32[]\n"
+                      "%%4 = param \"wte\" {init=normal b=0.5} : f32[8,8]\n"
+                      "%%5 = linear %%1, %%4 : f32[4,8]\n"),
+        id = 6, x = 5;
+    for (int l = 0; l < LAYERS; l++, x = id - 1)
+        at += snprintf(text + at, (size_t)(TEXT - at),
+                       "%%%d = param \"h.%d.w\" {init=normal b=0.5} : f32[8,8]\n"
+                       "%%%d = param \"h.%d.b\" : f32[8]\n"
+                       "%%%d = linear %%%d, %%%d, %%%d : f32[4,8]\n%%%d = tanh %%%d : f32[4,8]\n"
+                       "%%%d = dropout %%%d {p=0.25 stream=%d} : f32[4,8]\n"
+                       "%%%d = add %%%d, %%%d : f32[4,8]\n",
+                       id, l, id + 1, l, id + 2, x, id, id + 1, id + 3, id + 2, id + 4, id + 3,
+                       l + 1, id + 5, id + 4, x),
+            id += 6;
+    snprintf(text + at, (size_t)(TEXT - at),
+             "%%90 = linear %%%d, %%4 : f32[4,8]\n%%91 = sub %%90, %%2 : f32[4,8]\n"
+             "%%92 = mul %%91, %%91 : f32[4,8]\n%%93 = reshape %%92 {shape=[32]} : f32[32]\n"
+             "%%94 = sum %%93 : f32[]\noutput %%94 \"loss\"\n",
+             x);
+}
+
+/* How a step is made; the ranks along pipe. */
+static const char *const ways[] = {"autograd %94; simplify; sgd lr",
+                                   "autograd %94; simplify; clip 0.5; adamw lr; fuse",
+                                   "precision bf16; autograd %94; simplify; adamw lr"};
+static int way, pipe_ranks;
+static const char *layers;
+
+static zf_status to_stages(zf_graph *g)
+{
+    char passes[200], message[512];
+    snprintf(passes, sizeof passes, "%s; stages ranks=%d%s%s", ways[way], pipe_ranks,
+             layers ? " layers=" : "", layers ? layers : "");
+    if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
+    return zf_graph_status(g) ? zf_graph_status(g)
+                              : (fprintf(stderr, "%s\n", message), ZF_ERR_ARGUMENT);
+}
+
+typedef struct after {
+    float values[2 + 2 * LAYERS][WIDTH * WIDTH], losses[STEPS];
+    size_t peak;
+} after;
+
+static const char *name_of(char name[32], int k)
+{
+    snprintf(name, 32, k ? "h.%d.%c" : "wte", (k - 1) / 2, "wb"[(k - 1) % 2]);
+    return name;
+}
+
+static void fill(const member *m, int step)
+{
+    float x[2][ROWS * WIDTH];
+    const float lr = 0.05f;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < ROWS * WIDTH; i++)
+            x[k][i] = (float)((i * 7 + k * 5 + step * 3) % 19) / 8 - 1;
+    zf_write(m->program, zf_graph_find(m->graph, "x"), x[0], sizeof x[0]);
+    zf_write(m->program, zf_graph_find(m->graph, "y"), x[1], sizeof x[1]);
+    zf_write(m->program, zf_graph_find(m->graph, "lr"), &lr, sizeof lr);
+}
+
+/* Reads what the rank has; what it does not have is an error that names the stages. Returns how
+ * many of the parameters it has. */
+static int read_rank(test *t, const member *m, after *a)
+{
+    int had = 0;
+    for (int k = 0; k < 1 + 2 * LAYERS; k++) {
+        char name[32];
+        const zf_tensor x = zf_graph_find(m->graph, name_of(name, k));
+        const zf_status status = zf_read(m->program, x, a->values[k], zf_tensor_bytes(x));
+        had += !status;
+        if (status &&
+            !strstr(zf_program_error(m->program), "of the pipeline, and this rank is of stage"))
+            test_fail(t, __FILE__, __LINE__, name, zf_program_error(m->program));
+    }
+    return had;
+}
+
+/* Steps of that many ranks; true where all went well. */
+static bool run_ranks(test *t, int ranks, after *a, size_t peaks[TEAM_RANKS])
+{
+    char text[TEXT];
+    team m;
+    int had = 0;
+    bool good;
+    write_model(text);
+    pipe_ranks = ranks;
+    good = team_new(t, &m, text, ranks, false, to_stages);
+    for (int step = 0; step < STEPS && good; step++) {
+        for (int r = 0; r < ranks; r++) fill(&m.members[r], step);
+        team_step(t, &m);
+        good = !t->failed;
+        for (int r = 0; r < ranks && good; r++) {
+            float loss;
+            const zf_tensor x = zf_graph_find(m.members[r].graph, "loss");
+            if (zf_read(m.programs[r], x, &loss, sizeof loss) || (r && loss != a->losses[step]))
+                test_fail(t, __FILE__, __LINE__, "the loss", zf_program_error(m.programs[r]));
+            a->losses[step] = loss;
+        }
+    }
+    for (int r = 0; r < ranks && good; r++) {
+        const zf_program_info info = zf_program_info_of(m.programs[r]);
+        peaks[r] = info.plan.spaces[ZF_DEVICE].peak_bytes;
+        had += read_rank(t, &m.members[r], a);
+        if (memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over))
+            test_fail(t, __FILE__, __LINE__, "bytes sent", "counted otherwise than planned");
+    }
+    if (good && !t->failed && had != 1 + 2 * LAYERS)
+        test_fail(t, __FILE__, __LINE__, "each parameter is on one rank", "");
+    team_end(&m);
+    return good && !t->failed;
+}
+
+TEST_ONCE(stages_have_the_bits_of_one_rank)
+{
+    static const char *const dealt[] = {NULL, "1,3", "2,1,1"};
+    for (way = 0; way < 3 && !t->failed; way++) {
+        static after one, some;
+        size_t alone, peaks[TEAM_RANKS];
+        memset(&one, 0, sizeof one);
+        layers = NULL;
+        if (!run_ranks(t, 1, &one, peaks)) return;
+        alone = peaks[0];
+        for (int ranks = 2; ranks <= 4 && !t->failed; ranks++) {
+            memset(&some, 0, sizeof some);
+            layers = dealt[ranks == 2 && way == 1 ? 1 : ranks == 3 && way == 2 ? 2 : 0];
+            if (!run_ranks(t, ranks, &some, peaks)) return;
+            CHECK(t, !memcmp(&one, &some, sizeof one));
+            for (int r = 0; r < ranks; r++) CHECK(t, peaks[r] < alone);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------ rules, refusals */
+
+static const char two[] = "mesh pipe=2\n"
+                          "%1 = input \"x\" : f32[4]\n"
+                          "%2 = param \"a\" : f32[4] stage=0\n"
+                          "%3 = param \"b\" : f32[4] stage=1\n"
+                          "%4 = mul %1, %2 : f32[4] stage=0\n";
+
+TEST(stages_are_verified)
+{
+    static const char *const wrong[][2] = {
+        {"%5 = mul %4, %3 : f32[4] stage=1\n",
+         "it is of stage 1 and reads %4 of stage 0, which must be sent"},
+        {"output %4 \"y\"\n",
+         "it is of all stages and reads %4 of stage 0, which a bcast over pipe must bring"},
+        {"%5 = send %4 {world=2 over=pipe from=1} : f32[4] stage=0\n",
+         "it sends from=1 to=0, and %4 is of stage 0, the result of 0"},
+        {"%5 = send %4 {world=2 over=pipe to=1} : f32[4] stage=0\n",
+         "it sends from=0 to=1, and %4 is of stage 0, the result of 0"},
+        {"%5 = send %1 {world=2 over=pipe to=1} : f32[4] stage=1\n",
+         "it sends from=0 to=1, and %1 is of stage -1, the result of 1"},
+        {"%5 = send %4 {world=2 over=pipe to=1} : f32[4]\n",
+         "it is of all stages and reads %4 of stage 0, which a bcast over pipe must bring"},
+        {"%5 = bcast %4 {world=2 over=pipe root=1} : f32[4]\n", "root=1, and %4 is of stage 0"},
+        {"%5 = neg %1 : f32[4] stage=2\n", "stage=2, and there are 2 ranks along pipe"},
+        {"%5 = input \"z\" : f32[4]~pipe stage=1\n",
+         "it is of stage 1 alone, and so has no type along pipe"},
+        {"%5 = neg %1 : f32[4] stage=-1\n", "a stage is 0 to 32766"},
+        {"%6 = mul %5, %3 : f32[4] stage=1\n%5 = send %4 {world=2 over=pipe to=1} : f32[4] "
+         "stage=1\n",
+         "%5 is not defined above"}};
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++) {
+        char text[1000];
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g;
+        snprintf(text, sizeof text, "%s%s", two, wrong[k][0]);
+        g = team_parsed(t, text, &error);
+        if (g) zf_graph_free(g);
+        if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
+        CHECK(t, !g);
+        if (!strstr(error.text, wrong[k][1]))
+            test_fail(t, __FILE__, __LINE__, wrong[k][1], error.text);
+    }
+}
+
+/* Marks are in the text, which reads back, and in the hash. */
+TEST(stages_are_in_the_text)
+{
+    uint64_t hashes[2];
+    for (int k = 0; k < 2; k++) {
+        char text[1000], again[1000];
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g;
+        snprintf(text, sizeof text, "%s%%5 = neg %%1 : f32[4] stage=%d\n", two, k);
+        g = team_parsed(t, text, &error);
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        zf_graph_text(g, again, sizeof again);
+        CHECK_TEXT(t, again, text);
+        hashes[k] = zf_graph_hash(g);
+    }
+    CHECK(t, hashes[0] != hashes[1]);
+}
+
+/* A chain of products; that of layer l has rows[l] columns. */
+static zf_graph *chain_of(test *t, const int *rows, int count)
+{
+    char text[TEXT];
+    zf_error error = {ZF_OK, ""};
+    int at = snprintf(text, TEXT, "%%1 = input \"x\" : f32[4,8]\n"), id = 2, x = 1, width = 8;
+    for (int l = 0; l < count; l++, x = id - 1) {
+        at +=
+            snprintf(text + at, (size_t)(TEXT - at),
+                     "%%%d = param \"h.%d.w\" : f32[%d,%d]\n%%%d = linear %%%d, %%%d : f32[4,%d]\n",
+                     id, l, rows[l], width, id + 1, x, id, rows[l]);
+        id += 2, width = rows[l];
+    }
+    snprintf(text + at, (size_t)(TEXT - at), "output %%%d \"y\"\n", x);
+    return team_parsed(t, text, &error);
+}
+
+/* The stages of its parameters, "0 0 1". */
+static const char *stages_of(const zf_graph *g, char stages[64])
+{
+    static char text[2 * TEXT];
+    char *out = stages;
+    zf_graph_text(g, text, sizeof text);
+    for (const char *at = text; (at = strstr(at, "= param")); at++) {
+        const char *mark = strstr(at, "stage="), *end = strchr(at, '\n');
+        out += sprintf(out, "%s%c", out == stages ? "" : " ", mark && mark < end ? mark[6] : '-');
+    }
+    return stages;
+}
+
+TEST(stages_get_layers_by_flops_or_numbers)
+{
+    static const int even[] = {8, 8, 8, 8, 8, 8, 8}, last[] = {8, 8, 8, 8, 8, 8, 4000},
+                     first[] = {4000, 8, 8, 8, 8, 8, 8};
+    static const struct {
+        const int *rows;
+        int32_t ranks;
+        const char *layers, *stages;
+    } cases[] = {{even, 3, NULL, "0 0 1 1 2 2 2"},  {even, 7, NULL, "0 1 2 3 4 5 6"},
+                 {even, 1, NULL, "- - - - - - -"},  {last, 2, NULL, "0 0 0 0 0 0 1"},
+                 {first, 2, NULL, "0 1 1 1 1 1 1"}, {even, 3, "3,3,1", "0 0 0 1 1 1 2"},
+                 {last, 2, "1,6", "0 1 1 1 1 1 1"}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        char stages[64];
+        zf_graph *g = chain_of(t, cases[k].rows, 7);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        OK(t, zf_stages(g, &(zf_stages_desc){cases[k].ranks, cases[k].layers}), zf_graph_error(g));
+        CHECK_TEXT(t, stages_of(g, stages), cases[k].stages);
+    }
+}
+
+TEST(stages_refuse_what_cannot_be_dealt)
+{
+    static const int rows[] = {8, 8, 8};
+    static const struct {
+        zf_stages_desc desc;
+        const char *error;
+    } cases[] = {
+        {{4, NULL},
+         "zf_stages: 4 ranks along pipe, and the graph has 3 layers; each rank has one or more"},
+        {{2, "2,2"}, "zf_stages: layers is \"2,2\", 4 in all, and the graph has 3 layers"},
+        {{2, "1,1,1"},
+         "zf_stages: layers is \"1,1,1\", of 3 stages, and there are 2 ranks along pipe"},
+        {{2, "3,0"}, "zf_stages: layers is \"3,0\"; it must be numbers of layers, as 3,3,2"},
+        {{2, "2,"}, "zf_stages: layers is \"2,\"; it must be numbers of layers, as 3,3,2"},
+        {{2, "2;1"}, "zf_stages: layers is \"2;1\"; it must be numbers of layers, as 3,3,2"},
+        {{-1, NULL}, "ranks"}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        zf_graph *g = chain_of(t, rows, 3);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        GIVES(t, zf_stages(g, &cases[k].desc), ZF_ERR_ARGUMENT, zf_graph_error(g));
+        if (!strstr(zf_graph_error(g), cases[k].error))
+            test_fail(t, __FILE__, __LINE__, cases[k].error, zf_graph_error(g));
+    }
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g = chain_of(t, rows, k ? 3 : 0);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        if (k) OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+        GIVES(t, zf_stages(g, &(zf_stages_desc){2, NULL}), k ? ZF_ERR_STAGE : ZF_ERR_ARGUMENT,
+              zf_graph_error(g));
+        CHECK(t,
+              strstr(zf_graph_error(g), k ? "zf_stages: the ranks have an axis pipe already"
+                                          : "zf_stages: there are no layers: no scope and no "
+                                            "parameter's name has a number, as \"layer.7\" has"));
+    }
+}
+
+/* Ranks that run parts of a graph are threads. */
+TEST_ONCE(stages_run_as_threads_alone)
+{
+    static const int rows[] = {8, 8};
+    zf_comm comms[2] = {{.rank = 0, .world = 2, .groups = true}, {.rank = 1, .world = 2}};
+    zf_program *programs[2];
+    zf_error error = {ZF_OK, ""};
+    for (int r = 0; r < 2; r++) {
+        zf_graph *g = chain_of(t, rows, 2);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+        programs[r] = zf_compile(g, &(zf_compile_desc){.comm = &comms[r]});
+        error.status = zf_graph_status(g);
+        NEED(t, programs[r], &error);
+        test_defer(t, (test_cleanup *)zf_program_free, programs[r]);
+    }
+    CHECK(t, zf_lockstep_step(&(zf_lockstep_desc){programs, 2, 0}, &error));
+    CHECK(t, strstr(error.text, "lockstep: ranks of stages do not run one list of launches; "
+                                "threads run them (zf_local_new)"));
+}
+
+/* Places are those of one stage. */
+TEST(stages_come_before_places)
+{
+    static const int rows[] = {8, 8};
+    zf_comm comm = {.rank = 0, .world = 2, .groups = true};
+    zf_graph *g = chain_of(t, rows, 2);
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+    OK(t, zf_memory(g, NULL), zf_graph_error(g));
+    CHECK(t, !zf_compile(g, &(zf_compile_desc){.comm = &comm}));
+    GIVES(t, zf_graph_status(g), ZF_ERR_STAGE, zf_graph_error(g));
+    CHECK(t,
+          strstr(zf_graph_error(g),
+                 "zf_compile: the graph has stages and places in memory, which each stage has of "
+                 "its own: zf_memory must not be run before"));
+}
+
+/* Ranks of one stage, which differ along data, have the same parameters. */
+TEST_ONCE(stages_compare_their_ranks)
+{
+    static const char text[] =
+        "mesh pipe=2 data=2\nzero stage=0 world=2 micro_batches=1\n"
+        "%1 = input \"x\" : f32[4]\n%2 = param \"a\" : f32[4] stage=0\n"
+        "%3 = param \"b\" : f32[4] stage=1\n%4 = mul %1, %2 : f32[4] stage=0\n"
+        "%5 = send %4 {world=2 over=pipe to=1} : f32[4] stage=1\n"
+        "%6 = mul %5, %3 : f32[4] stage=1\n"
+        "%7 = bcast %6 {world=2 over=pipe root=1} : f32[4]\noutput %7 \"y\"\n";
+    for (int other = 0; other < 2 && !t->failed; other++) {
+        const float x[4] = {1, 2, 3, 4};
+        float y[4];
+        team m;
+        if (team_new(t, &m, text, 4, false, NULL)) {
+            for (int r = 0; r < 4; r++) {
+                const float value = r < 2 ? 2 : 3 + (float)(other && r == 3);
+                const float values[4] = {value, value, value, value};
+                zf_write(m.programs[r], zf_graph_find(m.members[r].graph, "x"), x, sizeof x);
+                zf_write(m.programs[r], zf_graph_find(m.members[r].graph, r < 2 ? "a" : "b"),
+                         values, sizeof values);
+            }
+            for (int r = 0; r < 4; r++)
+                if (pthread_create(&m.members[r].thread, NULL, team_main, &m.members[r])) abort();
+            for (int r = 0; r < 4; r++) pthread_join(m.members[r].thread, NULL);
+            for (int r = 0; r < 4; r++) {
+                CHECK_TEXT(t, zf_program_error(m.programs[r]),
+                           other ? "ranks of one stage differ in a value; each must be the same on "
+                                   "all of them"
+                                 : "");
+                zf_read(m.programs[r], zf_graph_find(m.members[r].graph, "y"), y, sizeof y);
+                for (int i = 0; i < 4 && !other; i++) CHECK(t, y[i] == 6 * x[i]);
+            }
+        }
+        team_end(&m);
+    }
+}

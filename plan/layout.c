@@ -111,15 +111,45 @@ static zfi_mesh zfi_store_mesh(const zf_store *s, int32_t nodes)
     return (zfi_mesh){s->world / zfi_axes_product(&s->axes, 0, s->axes.count), nodes, s->axes};
 }
 
-/* Refuses checkpoints of ranks that have other axes: files have values of whole tensors, and shards
- * of ranks along data. */
+/* Refuses checkpoints of ranks that have other axes than tensor: files have whole tensors. */
 static zf_status zfi_check_axes(const zf_store *s, const char *call, zf_error *error)
 {
     char mesh[ZFI_MESH_TEXT];
-    if (!s->axes.count) return ZF_OK;
+    if (!s->axes.count || (s->axes.count == 1 && s->axes.axis[0].over == ZF_OVER_TENSOR))
+        return ZF_OK;
     return zfi_fail(error, ZF_ERR_ARGUMENT,
-                    "%s: checkpoints are of ranks along data alone, and these are a mesh of %s",
+                    "%s: checkpoints are of ranks along data and tensor alone, and these are a mesh "
+                    "of %s",
                     call, zfi_mesh_text(mesh, zfi_store_mesh(s, 1)));
+}
+
+/* How the ranks along tensor have a tensor: the whole one is runs of `run` elements, of which each
+ * rank has every `parts`-th, in their order; this one those of number `place`. */
+typedef struct zfi_dealt {
+    int64_t run;
+    int32_t parts, place; /* parts 1: each rank has all */
+} zfi_dealt;
+
+static zfi_dealt zfi_dealt_of(const zf_store *s, const zfi_stored *t)
+{
+    const zfi_mesh mesh = zfi_store_mesh(s, 1);
+    zfi_dealt box = {zf_shape_count(t->shape), 1, 0};
+    int32_t d = 0;
+    while (d < t->shape.rank && !t->spread.at[d]) d++;
+    if (d == t->shape.rank || !box.run) return box;
+    box.parts = zfi_mesh_size(mesh, ZF_OVER_TENSOR);
+    box.place = zfi_mesh_place(mesh, ZF_OVER_TENSOR, s->rank);
+    box.run = zfi_span(&t->shape, d, t->shape.rank);
+    return box;
+}
+
+/* The shape of the whole tensor. */
+static zf_shape zfi_whole_shape(const zf_store *s, const zfi_stored *t)
+{
+    zf_shape shape = t->shape;
+    for (int32_t d = 0; d < shape.rank; d++)
+        if (t->spread.at[d]) shape.dims[d] *= zfi_dealt_of(s, t).parts;
+    return shape;
 }
 
 /* Refuses a call that needs the values of the store, while they are undefined. */

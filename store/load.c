@@ -344,6 +344,7 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
     zf_store *s = l->store;
     int32_t k = zfi_load_tensor(l, entry);
     const zfi_stored *t;
+    zf_shape whole;
     char type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT], path[ZFI_ASIDE_MAX], name[ZFI_FILE_NAME];
     zfi_portion portion;
     uint64_t at = 0;
@@ -370,18 +371,19 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
                         zfi_path_tail(path), entry->name, zfi_roles[entry->role].text,
                         zfi_roles[t->role].text);
     if (zfi_load_drops(t, entry)) return ZF_OK;
+    whole = zfi_whole_shape(s, t);
     if (zfi_load_means(s, t, entry)) l->found[k].rows = entry->shape.dims[0];
-    else if (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape))
+    else if (t->dtype != entry->dtype || !zfi_same_shape(&whole, &entry->shape))
         return zfi_fail(&s->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the store",
                         zfi_path_tail(path), entry->name,
                         zfi_type_text(type, entry->dtype, &entry->shape),
-                        zfi_type_text(other, t->dtype, &t->shape));
+                        zfi_type_text(other, t->dtype, &whole));
     if ((status = zfi_load_follows(l, k, entry))) return status;
     if (zfi_is_tiled(t)) k = t->next;
     for (bool looked = l->rank < 0; k >= 0 && !status; k = s->tensors[k].next) {
         const int64_t from = s->tensors[k].from;
         portion = zfi_portion_of(s, k);
-        if (!l->found[k].rows &&
+        if (!l->found[k].rows && zfi_dealt_of(s, t).parts < 2 &&
             (from + portion.first >= entry->first + entry->count ||
              entry->first >= from + portion.first + portion.count))
             continue;
@@ -625,6 +627,28 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
+/* Elements [from, until) of the whole tensor, at `data`: those that this rank has of it. */
+static zf_status zfi_load_put_box(zfi_loading *l, int32_t k, int64_t from, int64_t until,
+                                  const char *data)
+{
+    const zfi_stored *t = &l->store->tensors[k];
+    const zfi_dealt box = zfi_dealt_of(l->store, t);
+    const zfi_portion mine = zfi_portion_of(l->store, k);
+    zf_status status = ZF_OK;
+    for (int64_t at = from, n; at < until && !status; at += n) {
+        const int64_t number = at / box.run, to = number / box.parts * box.run + at % box.run;
+        int64_t first, end;
+        n = zfi_min(box.run - at % box.run, until - at);
+        if (number % box.parts != box.place) continue;
+        first = to > mine.first ? to : mine.first;
+        end = zfi_min(to + n, mine.first + mine.count);
+        if (first < end)
+            status = zfi_load_put(l, k, &mine, first, end,
+                                  data + (size_t)(at - from + first - to) * zf_dtype_size(t->dtype));
+    }
+    return status;
+}
+
 /* Adds those of elements [from, until) of [ranks, n], at `data`, that this rank holds, in the order
  * of ranks; the last rank's are followed by the division. */
 static zf_status zfi_load_add_rows(zfi_loading *l, int32_t k, int64_t from, int64_t until,
@@ -667,10 +691,11 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     zf_error *error = &l->store->error;
     const zfi_stored *t = &l->store->tensors[part->tensor];
     const zfi_portion portion = zfi_portion_of(l->store, part->tensor);
+    const bool boxed = zfi_dealt_of(l->store, t).parts > 1;
     const bool means = l->found[part->tensor].rows > 0; /* of all ranks' parts */
     const int64_t size = (int64_t)zf_dtype_size(t->dtype),
-                  begin = means ? part->first : portion.first,
-                  end = means ? part->first + part->count : begin + portion.count,
+                  begin = means || boxed ? part->first : portion.first,
+                  end = means || boxed ? part->first + part->count : begin + portion.count,
                   part_first = part->first - t->from; /* before the piece: below 0 */
     /* Bytes of the part: all, those under one checksum, the first and the last that are needed */
     const size_t bytes = (size_t)(part->count * size),
@@ -699,6 +724,7 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
             const char *data = l->piece + (first - low) * size;
             zf_status status = means
                                    ? zfi_load_add_rows(l, part->tensor, first, last, data)
+                               : boxed ? zfi_load_put_box(l, part->tensor, first, last, data)
                                    : zfi_load_put(l, part->tensor, &portion, first, last, data);
             if (status) return status;
         }

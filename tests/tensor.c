@@ -134,22 +134,37 @@ typedef struct layout {
     int stage;
 } layout;
 
+/* Parts of a batch that a rank runs. */
+static int32_t parts_of(const layout *l)
+{
+    return (how.zero.micro_batches ? how.zero.micro_batches : 1) / l->data;
+}
+
+static void take_steps(test *t, team *m, const layout *l, int first, int count)
+{
+    const int32_t parts = parts_of(l);
+    for (int n = 0; n < count * parts && !t->failed; n++) {
+        for (int r = 0; r < m->world && !t->failed; r++)
+            feed(t, &m->members[r], n % parts * l->data + r / l->tensor, first + n / parts);
+        run_part(t, m, n % parts == parts - 1);
+    }
+}
+
+static bool make(test *t, team *m, const char *text, const layout *l)
+{
+    const zf_training before = how;
+    bool made;
+    how.tensor = l->tensor, how.sections.tensor = l->sections;
+    if (how.zero.micro_batches)
+        how.zero.micro_batches = parts_of(l), how.zero.world = l->data, how.zero.stage = l->stage;
+    made = team_new(t, m, text, l->tensor * l->data, false, change);
+    how = before;
+    return made;
+}
+
 static void run(test *t, team *m, const char *text, const layout *l)
 {
-    const int32_t micro_batches = how.zero.micro_batches ? how.zero.micro_batches : 1,
-                  parts = micro_batches / l->data;
-    const zf_training before = how;
-    how.tensor = l->tensor, how.sections.tensor = l->sections;
-    if (how.zero.micro_batches) {
-        how.zero.world = l->data, how.zero.stage = l->stage, how.zero.micro_batches = parts;
-    }
-    if (team_new(t, m, text, l->tensor * l->data, false, change))
-        for (int step = 0; step < STEPS * parts && !t->failed; step++) {
-            for (int r = 0; r < m->world && !t->failed; r++)
-                feed(t, &m->members[r], step % parts * l->data + r / l->tensor, step / parts);
-            run_part(t, m, step % parts == parts - 1);
-        }
-    how = before;
+    if (make(t, m, text, l)) take_steps(t, m, l, 0, STEPS);
 }
 
 /* The number of equal groups of rows of a parameter, each of which is cut. */
@@ -206,7 +221,8 @@ static int compare_value(test *t, const zf_node *node, int32_t tensor)
     int cut = 0;
     whole.of = &single.members[0], whole.name = node->name;
     read_value(&whole);
-    if (*zf_program_error(single.programs[0])) t->failed = true;
+    if (*zf_program_error(single.programs[0]))
+        test_fail(t, __FILE__, __LINE__, node->name, zf_program_error(single.programs[0]));
     for (int r = 0; r < several.world; r++) {
         part[r].of = &several.members[r], part[r].name = node->name;
         if (pthread_create(&part[r].thread, NULL, read_value, &part[r])) abort();
@@ -214,7 +230,8 @@ static int compare_value(test *t, const zf_node *node, int32_t tensor)
     for (int r = 0; r < several.world; r++) pthread_join(part[r].thread, NULL);
     for (int r = 0; r < several.world && !t->failed; r++) {
         char message[300];
-        if (*zf_program_error(several.programs[r])) t->failed = true;
+        if (*zf_program_error(several.programs[r]))
+            test_fail(t, __FILE__, __LINE__, node->name, zf_program_error(several.programs[r]));
         cut += zf_shape_count(part[r].shape) != zf_shape_count(whole.shape);
         if (is_part(whole.bytes, whole.shape, part[r].bytes, part[r].shape,
                     zf_dtype_size(node->dtype), r % tensor, groups_of(node->name)))
@@ -331,6 +348,71 @@ TEST_ONCE(tensor_with_zero)
     how = (zf_training){.zero.micro_batches = 4, .clip = 0.05};
     for (int stage = 0; stage <= 3 && !t->failed; stage++)
         check_layout(t, text, &(layout){.tensor = 2, .sections = 2, .data = 2, .stage = stage}, 20);
+}
+
+/* -------------------------------------------------------------------------------- checkpoints */
+
+static const char *saved_at; /* of save_one, load_one */
+
+static void *save_one(void *object)
+{
+    member *m = object;
+    zf_save(zf_program_store(m->program), saved_at, NULL);
+    return NULL;
+}
+
+static void *load_one(void *object)
+{
+    member *m = object;
+    zf_load(zf_program_store(m->program), saved_at, NULL);
+    return NULL;
+}
+
+static void on_each(test *t, team *m, void *(*call)(void *))
+{
+    for (int r = 0; r < m->world; r++)
+        if (pthread_create(&m->members[r].thread, NULL, call, &m->members[r])) abort();
+    for (int r = 0; r < m->world; r++) pthread_join(m->members[r].thread, NULL);
+    for (int r = 0; r < m->world; r++) CHECK_TEXT(t, zf_store_error(zf_program_store(m->programs[r])), "");
+}
+
+/* One rank, and several in this layout, go on from what several have saved; several in another
+ * layout from what one has. */
+static void check_saved(test *t, const char *text, const layout *from, const layout *to)
+{
+    static char own[200], other[200];
+    const layout whole = {.tensor = 1, .sections = from->sections, .data = 1};
+    snprintf(own, sizeof own, "%s", test_path("tensor-one"));
+    snprintf(other, sizeof other, "%s", test_path("tensor-several"));
+    test_defer(t, team_end, &single);
+    test_defer(t, team_end, &several);
+    run(t, &single, text, &whole);
+    if (!t->failed) run(t, &several, text, from);
+    if (t->failed) return;
+    saved_at = own, on_each(t, &single, save_one);
+    saved_at = other, on_each(t, &several, save_one);
+    team_end(&several);
+    team_end(&single);
+    if (!make(t, &single, text, &whole) || !make(t, &several, text, to)) return;
+    on_each(t, &single, load_one);
+    saved_at = own, on_each(t, &several, load_one);
+    take_steps(t, &single, &whole, STEPS, 1);
+    take_steps(t, &several, to, STEPS, 1);
+    CHECK(t, compare(t, to->tensor) >= 20);
+    team_end(&several);
+    if (!make(t, &several, text, from)) return;
+    saved_at = other, on_each(t, &several, load_one);
+    take_steps(t, &several, from, STEPS, 1);
+    CHECK(t, compare(t, from->tensor) >= 20);
+}
+
+TEST_ONCE(tensor_checkpoints)
+{
+    char *text = model_text(BERT, BATCH / 2);
+    test_defer(t, free, text);
+    how = (zf_training){.zero.micro_batches = 2, .precision.dtype = ZF_BF16};
+    check_saved(t, text, &(layout){.tensor = 2, .sections = 4, .data = 2, .stage = 1},
+                &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = 3});
 }
 
 /* ------------------------------------------------------------------------------------- errors */

@@ -62,7 +62,7 @@ static void visit(test *t, int count, int32_t stage, visited *v)
  * each byte of the values. */
 static void visit_pieces(test *t, int count, visited *v, double *read)
 {
-    static float values[64 * 16];
+    const size_t piece = 64 * 16 * sizeof(float);
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     zf_program *p;
     zf_tensor loss;
@@ -73,7 +73,7 @@ static void visit_pieces(test *t, int count, visited *v, double *read)
     loss = zf_mean(zf_linear(zf_input(g, "x", ZF_F32, ZF_SHAPE(2, 16)),
                              zf_param(g, "w", ZF_SHAPE(64 * count, 16), NULL), ZF_NONE));
     (void)visits_since();
-    OK(t, zf_tile(g, &(zf_tile_desc){.bytes = sizeof values}), zf_graph_error(g));
+    OK(t, zf_tile(g, &(zf_tile_desc){.bytes = piece}), zf_graph_error(g));
     v->tile = visits_since();
     OK(t, zf_fuse(g, NULL), zf_graph_error(g));
     v->fuse = visits_since();
@@ -82,7 +82,7 @@ static void visit_pieces(test *t, int count, visited *v, double *read)
     v->autograd = visits_since();
     OK(t, zf_adamw(g, zf_constant(g, ZF_F32, ZF_SCALAR, 1), NULL), zf_graph_error(g));
     v->optimizer = visits_since();
-    OK(t, zf_zero(g, &(zf_zero_desc){.stage = 3, .world = 1, .bucket_bytes = sizeof values}),
+    OK(t, zf_zero(g, &(zf_zero_desc){.stage = 3, .world = 1, .bucket_bytes = piece}),
        zf_graph_error(g));
     v->zero = visits_since();
     p = zf_compile(g, NULL);
@@ -93,7 +93,7 @@ static void visit_pieces(test *t, int count, visited *v, double *read)
     v->save = visits_since();
     before = disk_bytes_read;
     OK(t, zf_load(STORE(p), path, NULL), STORE_ERROR(p));
-    *read = (double)(disk_bytes_read - before) / (3.0 * count * (double)sizeof values);
+    *read = (double)(disk_bytes_read - before) / (3.0 * count * (double)piece);
     v->load = visits_since();
 }
 

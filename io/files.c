@@ -252,6 +252,9 @@ static zf_status zfi_new_file_begin(zfi_new_file *new_file, const char *path, zf
     new_file->file = -1;
     status = zfi_path_resolve(path, new_file->path, error);
     if (status) return status;
+    if (path[strlen(path) - 1] == '/')
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "cannot create %s: it names no file",
+                        zfi_path_tail(path));
     if (stat(new_file->path, &about) == 0) {
         if (!S_ISREG(about.st_mode))
             return zfi_fail(error, ZF_ERR_IO, "cannot replace %s: it is not a regular file",

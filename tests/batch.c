@@ -657,6 +657,7 @@ TEST(batch_refuses_what_cannot_be)
     source s;
     bert_examples_desc good, bad;
     bert_feeder_desc feeder;
+    bert_corpus one;
     char err[256] = "", expected[256];
     if (!make_source(t, &s, (shape){6, 3, 9}, 32, false)) return;
     good = describe(t, s.corpus, 32);
@@ -666,6 +667,8 @@ TEST(batch_refuses_what_cannot_be)
     CHECK(t, rejected(t, bad, "101% of the words are to be masked; 1 to 100 are possible"));
     bad = good, bad.max_predictions = 30;
     CHECK(t, rejected(t, bad, "at most 30 predictions in a sequence of 32; 1 to 29 are possible"));
+    bad = good, one = *s.corpus, one.train.count = 1, bad.corpus = &one;
+    CHECK(t, rejected(t, bad, "the split has 1 documents; next-sentence pairs take two"));
     bad = good, bad.mask = -1;
     snprintf(expected, sizeof expected,
              "the id -1 of [MASK] is outside the vocabulary of %d tokens", s.corpus->vocab_size);

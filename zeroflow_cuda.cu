@@ -40,6 +40,7 @@
 #include "cuda/ranks.cu"
 #include "ops/binary.cu"
 #include "ops/unary.cu"
+#include "ops/layer_drop.cu"
 #include "ops/softplus.cu"
 #include "ops/swiglu.cu"
 #include "ops/move.cu"

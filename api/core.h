@@ -372,6 +372,24 @@ ZF_BUILDER zf_tensor zf_dropout(zf_tensor x, double p);
 ZF_BUILDER zf_tensor zf_random_uniform(zf_tensor like, double low, double high);
 ZF_BUILDER zf_tensor zf_random_normal(zf_tensor like, double mean, double deviation);
 
+/* Which steps leave a branch out: of layer i = `layer`, with theta(t) = theta + (1 - theta)
+ * exp(-gamma t) after t steps, the share (1 - theta(t)) (i + 1)/layers of them. */
+typedef struct zf_layer_drop_desc {
+    double theta; /* the share of steps that keep the last layer in the end; 0: 1, all */
+    double gamma; /* how fast it comes to that; 0: 0.001 */
+    bool halves; /* the halves of a layer, `half` 0 and 1, have coins of their own */
+    bool first_kept; /* i/layers in the place of (i + 1)/layers: the first is always kept */
+    int64_t layer, layers; /* 0 to layers - 1 */
+    int64_t half;
+} zf_layer_drop_desc;
+/* x, the branch that a layer adds to its input: times 1/p in a step that keeps the layer, of which
+ * p is the probability, and 0 in one that leaves it out (progressive layer dropping, Zhang & He
+ * 2020). So the mean is x. The coin depends on the seed, the step and the layer alone. A step runs
+ * no node whose value is then 0, or that nothing else reads, forward and backward, with its
+ * gathers, reductions and copies; the plan holds for all steps. A program compiled with `.evaluate`
+ * passes x through. theta 0 or 1 gives x itself. */
+ZF_BUILDER zf_tensor zf_layer_drop(zf_tensor x, const zf_layer_drop_desc *desc);
+
 /* Shape. */
 /* x with another shape; one dimension may be -1: what remains */
 ZF_BUILDER zf_tensor zf_reshape(zf_tensor x, zf_shape shape);

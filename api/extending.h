@@ -107,6 +107,8 @@
       A(dequantize, to, d))                                                                        \
     X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i) C(dropout, 24, DROPOUT, 0, 0))         \
     X(draw, 1, 1, A(draw, form, e(uniform|normal)) A(draw, stream, i))                             \
+    X(layer_drop, 1, 1, A(layer_drop, coin, i) A(layer_drop, share, f) A(layer_drop, theta, f)     \
+      A(layer_drop, gamma, f))                                                                     \
     /* shape */                                                                                    \
     X(reshape, 1, 1, A(reshape, shape, l))                                                         \
     X(stop_gradient, 1, 1, B(stop_gradient, UNARY))                                                \
@@ -455,6 +457,8 @@ typedef enum zf_chain_kind {
 
 /* FLOPs of the products of a launch; a multiply-add is two. Data pointers are ignored. */
 ZF_API double zf_launch_flops(const zf_launch *launch);
+/* The factor of a layer_drop in the step that launch->run is: 0 where it leaves the branch out. */
+ZF_API double zf_layer_drop_factor(const zf_launch *launch);
 /* The bytes that a launch reads and writes, each value once. Data pointers are ignored. */
 ZF_API double zf_launch_bytes(const zf_launch *launch);
 /* Functions of elements that a launch computes, counted in exponentials that take about as long. 1:

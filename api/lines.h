@@ -48,6 +48,7 @@
 #define zf_dropout(x, ...) zf_dropout(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_random_uniform(x, ...) zf_random_uniform(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_random_normal(x, ...) zf_random_normal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_layer_drop(x, ...) zf_layer_drop(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_reshape(x, ...) zf_reshape(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_stop_gradient(x) zf_stop_gradient(zf_at((x), __FILE__, __LINE__))
 #define zf_transpose(x, ...) zf_transpose(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -153,6 +154,7 @@
 #undef zf_dropout
 #undef zf_random_uniform
 #undef zf_random_normal
+#undef zf_layer_drop
 #undef zf_reshape
 #undef zf_stop_gradient
 #undef zf_transpose

@@ -98,6 +98,8 @@ typedef struct zf_options {
 ZF_API const zf_option *zf_training_options(void);
 /* The option --attention LAYOUT,NAME=VALUE,..., whose desc is a zf_block_mask_desc. */
 ZF_API const zf_option *zf_block_mask_options(void);
+/* layer_drop, of a zf_layer_drop_desc: theta, gamma, halves, first_kept. */
+ZF_API const zf_option *zf_layer_drop_options(void);
 
 /* Sets the option of this flag ("weight-decay") or path ("adamw.weight_decay"). A 0 in the text is
  * a 0, not the default. Where several have the flag, as the optimizers' weight decay, it is the one

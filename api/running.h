@@ -661,7 +661,10 @@ typedef struct zf_program_info {
     int32_t left_out;
     const char *unread;
     zf_plan plan;           /* predicted */
-    zf_traffic counted;     /* of the last step or the one in progress; in the end plan.traffic */
+    /* Of the last step or the one in progress; in the end plan.traffic and flops, or less where it
+     * leaves out layers (zf_layer_drop) */
+    zf_traffic counted;
+    double counted_flops;
     zf_traffic counted_over[ZF_OVERS]; /* the same by kind of group, as plan.traffic_over */
     size_t comm_bytes;      /* of the device, taken by the communicator: zf_comm.memory */
     /* "", or a line about slow kernels: "products of 7 shapes run by a plain kernel, which is slow:
@@ -727,6 +730,7 @@ typedef struct zf_nn_encoder_desc {
     /* LayerNorm before each half and not after it; a model then ends with a LayerNorm of its own */
     bool pre_norm;
     zf_tensor blocks; /* keys are seen in blocks (zf_attention_desc.blocks); ZF_NONE: all are */
+    zf_layer_drop_desc layer_drop; /* of both halves; `half` is set here */
 } zf_nn_encoder_desc;
 
 /* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in

@@ -576,6 +576,22 @@ ZF_API zf_tensor zf_random_normal(zf_tensor like, double mean, double deviation)
     return zfi_draw(like, 1, deviation, mean);
 }
 
+ZF_API zf_tensor zf_layer_drop(zf_tensor x, const zf_layer_drop_desc *desc)
+{
+    const zf_layer_drop_desc d = desc ? *desc : (zf_layer_drop_desc){.theta = 1};
+    const double theta = zfi_or(d.theta, 1);
+    if (!zf_valid(x)) return zfi_invalid(x, "layer_drop");
+    if (theta == 1) return x;
+    if (d.layer < 0 || d.layer >= d.layers || d.half < 0 || d.half > 1)
+        return zf_fail(x, "zf_layer_drop: layer %lld, half %lld: there are %lld layers of 2 halves",
+                       (long long)d.layer, (long long)d.half, (long long)d.layers);
+    return zfi_op(layer_drop,
+                  zfi_with({.i = d.halves ? 2 * d.layer + d.half : 2 * d.layer},
+                           {.f = (double)(d.layer + !d.first_kept) / (double)d.layers},
+                           {.f = theta}, {.f = zfi_or(d.gamma, 0.001)}),
+                  x);
+}
+
 /* ------------------------------------------------------------------------------ shapes */
 
 ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)

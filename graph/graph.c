@@ -187,6 +187,9 @@ typedef struct zfi_record {
     zfi_among_ranks ranks; /* how its value depends on the rank */
     zfi_of_parts parts;
     zfi_linear linear;
+    /* Masks of the operands in all of which together the result is linear, where `linear` and
+     * `parts` do not say so, and of the saved values that are too: these vanish with them */
+    uint32_t linear_in, linear_saved;
     /* BY_ROWS: a mask of the operands that all rows share, and the operand that has the rows */
     uint32_t whole;
     int32_t rows;

@@ -164,14 +164,16 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     zf_push(g, "attention.self");
     y = zfi_nn_attend(in, bias, heads, &d);
     zf_pop(g);
-    y = zf_add(
-        x, zf_dropout(zf_nn_linear(y, "attention.output.dense", s.dims[2], &linear), d.dropout));
+    y = zf_nn_linear(y, "attention.output.dense", s.dims[2], &linear);
+    y = zf_add(x, zf_dropout(zf_layer_drop(y, &d.layer_drop), d.dropout));
     if (!d.pre_norm) y = zf_nn_layer_norm(y, "attention.output.LayerNorm", eps);
 
     in = d.pre_norm ? zf_nn_layer_norm(y, "output.LayerNorm", eps) : y;
     in = zf_nn_linear(in, "intermediate.dense", d.intermediate ? d.intermediate : 4 * s.dims[2],
                       &linear);
     in = zf_nn_activation(in, d.activation);
-    y = zf_add(y, zf_dropout(zf_nn_linear(in, "output.dense", s.dims[2], &linear), d.dropout));
+    in = zf_nn_linear(in, "output.dense", s.dims[2], &linear);
+    d.layer_drop.half = 1;
+    y = zf_add(y, zf_dropout(zf_layer_drop(in, &d.layer_drop), d.dropout));
     return d.pre_norm ? y : zf_nn_layer_norm(y, "output.LayerNorm", eps);
 }

@@ -140,10 +140,12 @@ ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_activation_grad,
              .activates = 1, .functions = zfi_functions_gelu_grad,
              .row_sums = zfi_row_sums_activation,
              .cuts = "... c, ... c -> ... c; ... c; c | , -> ;",
+             .linear_in = 1, .linear_saved = 1 << ZFI_BIAS_SUMS,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_activation_grad,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .saved = zfi_saved_activation,
              .activates = 1, .functions = zfi_functions_each,
              .row_sums = zfi_row_sums_activation,
              .cuts = "... c, ... c -> ... c; ... c; c | , -> ;",
+             .linear_in = 1, .linear_saved = 1 << ZFI_BIAS_SUMS,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)

@@ -302,4 +302,5 @@ ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_a
                      "documents !block: " ZFI_CUTS_OF_HEADS_GRAD("b q! d!")
                      "!documents block: b q! c!, b q! c!, b a! q!, b q! c!, b q! d!, b q! d!, ! "
                      "-> [3 4 5]",
+             .linear_in = 1, .linear_saved = 1 << ZFI_QKV_SUMS,
              .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

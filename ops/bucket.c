@@ -294,11 +294,11 @@ ZFI_OPERATOR(accumulator, .infer = zfi_infer_accumulator, .grad = zfi_grad_none,
              .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_ALIKE,
              .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
 ZFI_OPERATOR(view, .infer = zfi_infer_view, .cpu = zfi_cpu_view, .views = zfi_views_view,
-             .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_VIEW)
+             .ranks = ZFI_RANKS_VIEW, .linear_in = 1, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(shard, .infer = zfi_infer_shard, .cpu = zfi_cpu_shard, .views = zfi_views_shard,
-             .ranks = ZFI_RANKS_SHARD, .traits = ZF_OP_VIEW)
+             .ranks = ZFI_RANKS_SHARD, .linear_in = 1, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(piece, .infer = zfi_infer_piece, .cpu = zfi_cpu_view, .views = zfi_views_view,
-             .ranks = ZFI_RANKS_PIECE, .traits = ZF_OP_VIEW | ZF_OP_ANYWHERE)
+             .ranks = ZFI_RANKS_PIECE, .linear_in = 1, .traits = ZF_OP_VIEW | ZF_OP_ANYWHERE)
 ZFI_OPERATOR(pack, .infer = zfi_infer_pack, .cpu = zfi_cpu_pack, .ranks = ZFI_RANKS_PACK,
-             .traits = ZF_OP_READS_HALF)
+             .linear_in = UINT32_MAX, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(norms, .infer = zfi_infer_norms, .cpu = zfi_cpu_norms, .traits = ZF_OP_READS_HALF)

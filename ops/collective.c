@@ -424,12 +424,13 @@ ZFI_OPERATOR(all_gather, .infer = zfi_infer_all_gather, .cpu = zfi_cpu_collectiv
              .writes = zfi_writes_into_1, .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(reduce_scatter, .infer = zfi_infer_reduce_scatter, .cpu = zfi_cpu_collective,
              .scratch = zfi_scratch_collective, .views = zfi_views_into,
-             .writes = zfi_writes_into_1, .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+             .writes = zfi_writes_into_1, .linear_in = 1,
+             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collective,
              .views = zfi_views_into, .writes = zfi_writes_into_1,
-             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
+             .linear_in = 1, .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
 ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collective,
-             .traits = ZF_OP_COLLECTIVE)
+             .linear_in = 1, .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_COLLECTIVE)
 ZFI_SAME_ATTRIBUTE(send, all_gather, world)

@@ -61,4 +61,5 @@ static double zfi_bytes_of_copy(const zf_launch *l) { return 2 * (double)zfi_arr
 
 ZFI_OPERATOR(copy, .infer = zfi_infer_copy, .cpu = zfi_run_copy, .bytes = zfi_bytes_of_copy,
              .space = zfi_space_of_copy, .views = zfi_views_into, .writes = zfi_writes_into_1,
-             .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_MUTATES | ZF_OP_ANYWHERE | ZF_OP_READS_HALF)
+             .ranks = ZFI_RANKS_VIEW, .linear_in = 1,
+             .traits = ZF_OP_MUTATES | ZF_OP_ANYWHERE | ZF_OP_READS_HALF)

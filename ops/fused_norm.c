@@ -910,6 +910,8 @@ ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .saved = zfi_saved_residual_norm_grad, .functions = zfi_draws_each,
              .row_sums = zfi_row_sums_residual_norm_grad,
              .cuts = "... c!, ... c!, ..., c!, ?... c! -> ... c!; ... c!; c!; c!; c!",
+             .linear_in = 1 | 1 << 4,
+             .linear_saved = 1 << ZFI_DX | 1 << ZFI_DGAMMA | 1 << ZFI_DBETA | 1 << ZFI_DBIAS,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
              .functions = zfi_functions_none, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

@@ -239,4 +239,4 @@ ZFI_OPERATOR(masked_softmax, .infer = zfi_infer_masked_softmax, .grad = zfi_grad
 ZFI_OPERATOR(masked_softmax_grad, .infer = zfi_infer_masked_softmax_grad,
              .cpu = zfi_cpu_masked_softmax_grad, .functions = zfi_draws_each,
              .cuts = "... c!, ... c! -> ... c!",
-             .traits = ZF_OP_RANDOM)
+             .linear_in = 1, .traits = ZF_OP_RANDOM)

@@ -579,22 +579,22 @@ ZFI_SAME_ATTRIBUTE(rms, moments, eps)
 ZFI_OPERATOR(softmax, .infer = zfi_infer_softmax, .grad = zfi_grad_softmax, .cpu = zfi_cpu_softmax,
              .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(softmax_grad, .infer = zfi_infer_softmax_grad, .cpu = zfi_cpu_softmax_grad,
-             .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
+             .linear_in = 1, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(moments, .infer = zfi_infer_moments, .cpu = zfi_cpu_moments, .traits = ZF_OP_BY_ROWS)
 ZFI_OPERATOR(layer_norm, .infer = zfi_infer_layer_norm, .grad = zfi_grad_layer_norm,
              .cpu = zfi_cpu_layer_norm, .whole = 1 << 2 | 1 << 3,
              .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(layer_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_layer_norm_grad,
              .whole = 1 << 3, .addend = zfi_addend_norm_grad,
-             .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
+             .linear_in = 1 | 1 << 4, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(rms, .infer = zfi_infer_moments, .cpu = zfi_cpu_moments, .traits = ZF_OP_BY_ROWS)
 ZFI_OPERATOR(rms_norm, .infer = zfi_infer_layer_norm, .grad = zfi_grad_rms_norm,
              .cpu = zfi_cpu_layer_norm, .whole = 1 << 2 | 1 << 3,
              .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(rms_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_layer_norm_grad,
              .whole = 1 << 3, .addend = zfi_addend_norm_grad,
-             .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
+             .linear_in = 1 | 1 << 4, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(norm_gamma_grad, .infer = zfi_infer_norm_gamma_grad, .cpu = zfi_cpu_norm_gamma_grad,
              .scratch = zfi_scratch_norm_gamma_grad,
              .cuts = "... c, ... c, ... e! -> c",
-             .traits = ZF_OP_READS_HALF)
+             .linear_in = 1, .traits = ZF_OP_READS_HALF)

@@ -293,4 +293,4 @@ ZFI_OPERATOR(rope, .infer = zfi_infer_rope, .grad = zfi_grad_rope, .cpu = zfi_cp
              .scratch = zfi_scratch_rope, .over = 1,
              .cuts = "... s! h -> ... s! h {heads/h} | "
                      "... h, ... -> ... h {heads/h}",
-             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
+             .linear_in = 1, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

@@ -322,9 +322,9 @@ ZFI_OPERATOR(gather_rows, .infer = zfi_infer_gather_rows, .grad = zfi_grad_gathe
              .cpu = zfi_cpu_gather_rows, .bytes = zfi_bytes_of_rows,
              .cuts = "padded: v! d, ... -> ... d | "
                      "v? d, ... -> ... d {first+v of=v}",
-             .traits = ZF_OP_READS_HALF)
+             .linear_in = 1, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(scatter_rows, .infer = zfi_infer_scatter_rows, .grad = zfi_grad_scatter_rows,
              .cpu = zfi_cpu_scatter_rows, .scratch = zfi_scratch_scatter_rows,
              .cuts = "padded: ... d, ... -> v! d | "
                      "... d, ... -> v? d {rows/v first+v of=v}",
-             .traits = ZF_OP_READS_HALF)
+             .linear_in = 1, .traits = ZF_OP_READS_HALF)

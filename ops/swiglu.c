@@ -163,4 +163,4 @@ ZFI_OPERATOR(swiglu, .infer = zfi_infer_swiglu, .grad = zfi_grad_swiglu, .cpu = 
 ZFI_OPERATOR(swiglu_grad, .infer = zfi_infer_swiglu_grad, .cpu = zfi_cpu_swiglu,
              .functions = zfi_functions_swiglu,
              .cuts = "... c!, ... c! -> ... c! | ..., ..., ... -> ...",
-             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
+             .linear_in = 1, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

@@ -426,19 +426,19 @@ ZFI_OPERATOR(tanh, .infer = zfi_infer_alike, .grad = zfi_grad_tanh, .cpu = zfi_c
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(tanh_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_elements, .value = zfi_unary_value,
              .piece = zfi_unary_fast, .functions = zfi_functions_none,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .linear_in = 1, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(sigmoid, .infer = zfi_infer_alike, .grad = zfi_grad_sigmoid, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(sigmoid_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .linear_in = 1, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(relu, .infer = zfi_infer_alike, .grad = zfi_grad_relu, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_elements, .value = zfi_unary_value,
              .piece = zfi_unary_fast, .functions = zfi_functions_none,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .linear_in = 1, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(gelu, .infer = zfi_infer_gelu, .grad = zfi_grad_gelu, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_gelu,
              .grad_reads_x = true, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
@@ -450,4 +450,5 @@ ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cp
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
              .functions = zfi_draws_each,
+             .linear_in = 1,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

@@ -195,6 +195,8 @@ static const op_case cases[] = {
     {"draw", "f[R,N]", "draw %1 {form=normal stream=7} : f[R,N]", RELATIVE, 4, 0,
      NO_GRADIENT | RANDOM},
     {"dropout", "f[R,N]", "dropout %1 {p=0.25 stream=7} : f[R,N]", RELATIVE, 2, 0, RANDOM},
+    {"layer_drop", "f[R,N]", "layer_drop %1 {coin=3 share=0.5 theta=0.5 gamma=0.001} : f[R,N]",
+     RELATIVE, 2, 0, RANDOM},
 
     {"reshape", "f[R,N]", "reshape %1 {shape=[S]} : f[S]", EXACT, 0, 0, 0},
     {"reshape", "f[1,1]", "reshape %1 : f[]", EXACT, 0, 0, 0},

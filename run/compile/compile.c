@@ -367,6 +367,15 @@ static zf_status zfi_open_queues(const zf_program *p)
     return status;
 }
 
+/* Finds the regions of a program that trains. */
+static zf_status zfi_open_regions(zf_program *p)
+{
+    zf_status status = zfi_find_regions(p->graph, &p->regions);
+    if (status || !p->regions.words) return status;
+    p->off = zfi_calloc(&p->memory, p->regions.words, sizeof *p->off);
+    return p->off ? ZF_OK : zfi_graph_nomem(p->graph);
+}
+
 static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
 {
     zf_graph *g = p->graph;
@@ -414,6 +423,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     launch_of = zfi_calloc(&p->memory, p->nodes, sizeof *launch_of);
     if (!launch_of) return zfi_graph_nomem(g);
     status = zfi_make_launches(p, launch_of);
+    if (!status && !p->run.evaluate) status = zfi_open_regions(p);
     zfi_free(&p->memory, launch_of, p->nodes * sizeof *launch_of);
     if (status) return status;
     if (p->comm) {
@@ -482,6 +492,8 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_free(&memory, p->tensor_of, p->nodes * sizeof *p->tensor_of);
     zfi_free(&memory, p->launches, (size_t)p->launch_room * sizeof *p->launches);
     zfi_free(&memory, p->spans, (size_t)p->span_room * sizeof *p->spans);
+    zfi_free(&memory, p->off, p->regions.words * sizeof *p->off);
+    if (p->graph) zfi_regions_free(&p->graph->memory, &p->regions);
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
     zfi_free(&memory, p->sums_outputs, (size_t)p->launch_room * sizeof *p->sums_outputs);
     if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);

@@ -71,6 +71,8 @@ struct zf_program {
     const zf_comm *comm; /* NULL: one rank */
     uint64_t *hashes;    /* of the ranks' plans; this rank's first */
     bool agreed;         /* all ranks have the same plan */
+    zfi_regions regions; /* what steps leave out, in the memory of the graph; */
+    uint64_t *off;       /* the coins by which this one does */
     int32_t *unwritten;  /* inputs that are read and not yet written; growing arrays: */
     int32_t *rates;      /* inputs that are learning rates, known before the update section */
     zfi_same same;       /* the values that ranks compare */
@@ -80,6 +82,7 @@ struct zf_program {
     zf_run run;
     zf_plan plan;
     zf_traffic counted, counted_over[ZF_OVERS]; /* of the current step */
+    double counted_flops;
     bool writes; /* it changes values of the store; */
     bool trains; /* by updates: it counts the steps of its training; */
     int32_t training;   /* that, in the store's list; -1: the one without a name */

@@ -184,6 +184,10 @@ static zf_status zfi_lockstep_launch(zfi_lockstep *s, int32_t n)
     const zf_launch *l = &s->programs[0]->launches[n];
     zf_status status = zfi_lockstep_some(s);
     if (status) return status;
+    if (zfi_skips_launch(s->programs[0], n)) {
+        for (int32_t r = 0; r < s->count && !status; r++) status = zfi_launch(s->programs[r], n);
+        return status;
+    }
     if (l->op == ZF_OP_wait) {
         int32_t of = s->programs[0]->waits_for[n];
         while (!status && zfi_lockstep_is_pending(s, of))

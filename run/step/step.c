@@ -105,6 +105,8 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     double room[PIECE];
     zf_array piece = {.data = room};
     zf_collective c;
+    if (!p->graph->nodes[l->node].recompute && !(l->sums && !l->run->micro))
+        p->counted_flops += zf_launch_flops(l);
     if (l->op == ZF_OP_copy && !(l->sums && !l->run->micro))
         zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return ZF_OK;
@@ -169,6 +171,7 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
 {
     const zf_launch *l = &p->launches[n];
     zf_status status;
+    if (zfi_skips_launch(p, n)) return zfi_skip_launch(p, n);
     if (l->op == ZF_OP_wait) {
         n = p->waits_for[n];
         status = zfi_launch_there(p, &p->launches[n], true);
@@ -186,7 +189,7 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
 static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
 {
     zf_status status = ZF_OK;
-    if (!p->backend->run || p->poison) {
+    if (!p->backend->run || p->poison || p->off) {
         for (int32_t n = first; n < last && !status; n++) status = zfi_launch(p, n);
         return status;
     }
@@ -211,9 +214,11 @@ static void zfi_begin_micro(zf_program *p)
     p->run.slot = p->micro * p->graph->world +
                   zfi_mesh_place(zfi_mesh_of(p->graph), ZF_OVER_DATA, p->run.rank);
     p->ran = true;
+    zfi_toss_coins(p);
     if (p->micro) return;
     p->micro_step = p->store->steps;
     memset(&p->counted, 0, sizeof p->counted);
+    p->counted_flops = 0;
     p->nonfinite = false;
     p->span_count = 0;
     memset(p->counted_over, 0, sizeof p->counted_over);

@@ -32,114 +32,173 @@ static void write_model(char text[TEXT])
              x);
 }
 
-/* How a step is made; the ranks along pipe. */
-static const char *const ways[] = {"autograd %94; simplify; sgd lr",
-                                   "autograd %94; simplify; clip 0.5; adamw lr; fuse",
-                                   "precision bf16; autograd %94; simplify; adamw lr"};
-static int way, pipe_ranks;
-static const char *layers;
+/* How a step is made; then come stages, and zero where it has a text. */
+typedef struct made {
+    const char *passes, *zero, *layers;
+    int pipe, data, micro; /* ranks along the axes, micro-batches */
+} made;
+
+static const made *making;
 
 static zf_status to_stages(zf_graph *g)
 {
-    char passes[200], message[512];
-    snprintf(passes, sizeof passes, "%s; stages ranks=%d%s%s", ways[way], pipe_ranks,
-             layers ? " layers=" : "", layers ? layers : "");
+    const made *m = making;
+    char passes[300], message[600];
+    int at = snprintf(passes, sizeof passes, "%s; stages ranks=%d%s%s", m->passes, m->pipe,
+                      m->layers ? " layers=" : "", m->layers ? m->layers : "");
+    if (m->zero)
+        snprintf(passes + at, sizeof passes - (size_t)at, "; zero %s world=%d micro_batches=%d",
+                 m->zero, m->data, m->micro);
     if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
-    return zf_graph_status(g) ? zf_graph_status(g)
-                              : (fprintf(stderr, "%s\n", message), ZF_ERR_ARGUMENT);
+    return zf_graph_status(g) ? zf_graph_status(g) : ZF_ERR_ARGUMENT;
 }
 
 typedef struct after {
-    float values[2 + 2 * LAYERS][WIDTH * WIDTH], losses[STEPS];
-    size_t peak;
+    float values[1 + 2 * LAYERS][WIDTH * WIDTH], losses[STEPS];
 } after;
+
+/* What a rank has after its steps. */
+typedef struct rank_after {
+    member *m;
+    after *a;
+    int had; /* parameters */
+    char said[300];
+} rank_after;
 
 static const char *name_of(char name[32], int k)
 {
-    snprintf(name, 32, k ? "h.%d.%c" : "wte", (k - 1) / 2, "wb"[(k - 1) % 2]);
+    if (!k) return "wte";
+    snprintf(name, 32, "h.%d.%c", (k - 1) / 2, "wb"[(k - 1) % 2]);
     return name;
 }
 
-static void fill(const member *m, int step)
+/* By the rank's place along data, the faster axis. */
+static void fill(const member *m, int step, int micro)
 {
     float x[2][ROWS * WIDTH];
+    const int data = m->rank % making->data;
     const float lr = 0.05f;
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < ROWS * WIDTH; i++)
-            x[k][i] = (float)((i * 7 + k * 5 + step * 3) % 19) / 8 - 1;
+            x[k][i] = (float)((i * 7 + k * 5 + step * 3 + data * 11 + micro * 2) % 19) / 8 - 1;
     zf_write(m->program, zf_graph_find(m->graph, "x"), x[0], sizeof x[0]);
     zf_write(m->program, zf_graph_find(m->graph, "y"), x[1], sizeof x[1]);
     zf_write(m->program, zf_graph_find(m->graph, "lr"), &lr, sizeof lr);
 }
 
-/* Reads what the rank has; what it does not have is an error that names the stages. Returns how
- * many of the parameters it has. */
-static int read_rank(test *t, const member *m, after *a)
+/* Reads what the rank has; what it does not have is an error that names the stages. */
+static void read_rank(rank_after *r, after *a)
 {
-    int had = 0;
     for (int k = 0; k < 1 + 2 * LAYERS; k++) {
         char name[32];
-        const zf_tensor x = zf_graph_find(m->graph, name_of(name, k));
-        const zf_status status = zf_read(m->program, x, a->values[k], zf_tensor_bytes(x));
-        had += !status;
-        if (status &&
-            !strstr(zf_program_error(m->program), "of the pipeline, and this rank is of stage"))
-            test_fail(t, __FILE__, __LINE__, name, zf_program_error(m->program));
+        const zf_tensor x = zf_graph_find(r->m->graph, name_of(name, k));
+        const bool has = !zf_read(r->m->program, x, a->values[k], zf_tensor_bytes(x));
+        const char *why = zf_program_error(r->m->program);
+        r->had += has;
+        if (!has && !strstr(why, "of the pipeline, and this rank is of stage"))
+            snprintf(r->said, sizeof r->said, "%s: %.200s", name_of(name, k), why);
     }
-    return had;
 }
 
-/* Steps of that many ranks; true where all went well. */
-static bool run_ranks(test *t, int ranks, after *a, size_t peaks[TEAM_RANKS])
+static void *steps_of_rank(void *object)
 {
+    rank_after *r = object;
+    zf_status status = ZF_OK;
+    for (int step = 0; step < STEPS && !status; step++) {
+        for (int k = 0; k < making->micro && !status; k++) {
+            fill(r->m, step, k);
+            status = k + 1 < making->micro ? zf_micro(r->m->program) : zf_step(r->m->program);
+        }
+        if (!status)
+            status = zf_read(r->m->program, zf_graph_find(r->m->graph, "loss"), &r->a->losses[step],
+                             sizeof(float));
+    }
+    if (status) snprintf(r->said, sizeof r->said, "%.250s", zf_program_error(r->m->program));
+    else read_rank(r, r->a);
+    return NULL;
+}
+
+/* Each parameter is on one stage, on all of its ranks; losses are the same on all ranks; bytes are
+ * those that were planned. */
+static void check_ranks(test *t, const rank_after *ranks, after *all)
+{
+    const int world = making->pipe * making->data;
+    int had = 0;
+    *all = *ranks[0].a;
+    for (int r = 0; r < world; r++) {
+        const zf_program_info info = zf_program_info_of(ranks[r].m->program);
+        CHECK_TEXT(t, ranks[r].said, "");
+        had += ranks[r].had;
+        CHECK(t, !memcmp(ranks[r].a->losses, ranks[0].a->losses, sizeof all->losses));
+        CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
+        for (int k = 0; k < 1 + 2 * LAYERS; k++)
+            if (*ranks[r].a->values[k] != 0)
+                memcpy(all->values[k], ranks[r].a->values[k], sizeof all->values[k]);
+    }
+    CHECK(t, had == making->data * (1 + 2 * LAYERS));
+}
+
+/* Steps of all ranks; true where all went well. `peaks`: the bytes of each. */
+static bool run_ranks(test *t, const made *way, after *all, size_t peaks[TEAM_RANKS])
+{
+    static after each[TEAM_RANKS];
+    rank_after ranks[TEAM_RANKS];
+    const int world = way->pipe * way->data;
     char text[TEXT];
     team m;
-    int had = 0;
-    bool good;
     write_model(text);
-    pipe_ranks = ranks;
-    good = team_new(t, &m, text, ranks, false, to_stages);
-    for (int step = 0; step < STEPS && good; step++) {
-        for (int r = 0; r < ranks; r++) fill(&m.members[r], step);
-        team_step(t, &m);
-        good = !t->failed;
-        for (int r = 0; r < ranks && good; r++) {
-            float loss;
-            const zf_tensor x = zf_graph_find(m.members[r].graph, "loss");
-            if (zf_read(m.programs[r], x, &loss, sizeof loss) || (r && loss != a->losses[step]))
-                test_fail(t, __FILE__, __LINE__, "the loss", zf_program_error(m.programs[r]));
-            a->losses[step] = loss;
+    making = way;
+    memset(each, 0, sizeof each);
+    if (team_new(t, &m, text, world, false, to_stages)) {
+        for (int r = 0; r < world; r++) {
+            ranks[r] = (rank_after){.m = &m.members[r], .a = &each[r]};
+            peaks[r] = zf_program_info_of(m.programs[r]).plan.spaces[ZF_DEVICE].peak_bytes;
+            if (pthread_create(&m.members[r].thread, NULL, steps_of_rank, &ranks[r])) abort();
         }
+        for (int r = 0; r < world; r++) pthread_join(m.members[r].thread, NULL);
+        check_ranks(t, ranks, all);
     }
-    for (int r = 0; r < ranks && good; r++) {
-        const zf_program_info info = zf_program_info_of(m.programs[r]);
-        peaks[r] = info.plan.spaces[ZF_DEVICE].peak_bytes;
-        had += read_rank(t, &m.members[r], a);
-        if (memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over))
-            test_fail(t, __FILE__, __LINE__, "bytes sent", "counted otherwise than planned");
-    }
-    if (good && !t->failed && had != 1 + 2 * LAYERS)
-        test_fail(t, __FILE__, __LINE__, "each parameter is on one rank", "");
     team_end(&m);
-    return good && !t->failed;
+    return !t->failed && !t->unwound;
 }
 
 TEST_ONCE(stages_have_the_bits_of_one_rank)
 {
-    static const char *const dealt[] = {NULL, "1,3", "2,1,1"};
-    for (way = 0; way < 3 && !t->failed; way++) {
+    static const char *const ways[] = {"autograd %94; simplify; sgd lr",
+                                       "autograd %94; simplify; clip 0.5; adamw lr; fuse",
+                                       "precision bf16; autograd %94; simplify; adamw lr"};
+    for (int way = 0; way < 3 && !t->failed; way++) {
         static after one, some;
         size_t alone, peaks[TEAM_RANKS];
-        memset(&one, 0, sizeof one);
-        layers = NULL;
-        if (!run_ranks(t, 1, &one, peaks)) return;
+        made m = {.passes = ways[way], .pipe = 1, .data = 1, .micro = 1};
+        if (!run_ranks(t, &m, &one, peaks)) return;
         alone = peaks[0];
-        for (int ranks = 2; ranks <= 4 && !t->failed; ranks++) {
-            memset(&some, 0, sizeof some);
-            layers = dealt[ranks == 2 && way == 1 ? 1 : ranks == 3 && way == 2 ? 2 : 0];
-            if (!run_ranks(t, ranks, &some, peaks)) return;
+        for (m.pipe = 2; m.pipe <= 4 && !t->failed; m.pipe++) {
+            m.layers = m.pipe == 2 && way == 1 ? "1,3" : m.pipe == 3 && way == 2 ? "2,1,1" : NULL;
+            if (!run_ranks(t, &m, &some, peaks)) return;
             CHECK(t, !memcmp(&one, &some, sizeof one));
-            for (int r = 0; r < ranks; r++) CHECK(t, peaks[r] < alone);
+            for (int r = 0; r < m.pipe; r++) CHECK(t, peaks[r] < alone);
+        }
+    }
+}
+
+/* Each stage of ZeRO along data, and several micro-batches. */
+TEST_ONCE(stages_have_the_bits_of_one_rank_with_zero)
+{
+    static const char *const zeros[] = {"stage=0", "stage=1", "stage=2", "stage=3"};
+    for (int k = 0; k < 4 * 3 && !t->failed; k++) {
+        static after one, some;
+        size_t peaks[TEAM_RANKS];
+        made m = {.passes = k % 2 ? "precision bf16; autograd %94; simplify; clip 0.5; adamw lr"
+                                  : "autograd %94; simplify; clip 0.5; adamw lr",
+                  .zero = zeros[k / 3],
+                  .pipe = 1,
+                  .data = k % 3 ? 2 : 1,
+                  .micro = k % 3 == 1 ? 1 : 3};
+        if (!run_ranks(t, &m, &one, peaks)) return;
+        for (m.pipe = 2; m.pipe * m.data <= TEAM_RANKS && m.pipe <= 4; m.pipe += 2) {
+            if (!run_ranks(t, &m, &some, peaks)) return;
+            CHECK(t, !memcmp(&one, &some, sizeof one));
         }
     }
 }

@@ -5,7 +5,7 @@
  *                alone: an embedding
  *     backward   by the name of the scope, which is that of its forward node; else the first layer
  *                of the gradients that it reads
- *     update     that of the parameter or state that it writes; else the first that it reads
+ *     update     that of the parameter or state that it writes; else that of most of what it reads
  *
  * A parameter is of the first layer that reads it, and so are its gradient and its states. What
  * reads inputs and constants alone is of all layers. */
@@ -72,19 +72,31 @@ static int32_t zfi_layer_of_operands(const zfi_layers *l, int32_t id)
     return last < 0 && waits ? ZFI_LAYER_FIRST_READER : last;
 }
 
-/* The same of an update: that of what it writes, or the first. */
+/* The operand of a layer that has the most elements, of equal ones that of the first layer; -1: none
+ * has a layer. */
+static int32_t zfi_largest_operand(const zfi_layers *l, const zfi_node *node)
+{
+    const zf_graph *g = l->graph;
+    int32_t largest = -1;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const int32_t id = node->args[k], of = l->of[id];
+        const int64_t count = zfi_node_count(&g->nodes[id]),
+                      most = largest < 0 ? -1 : zfi_node_count(&g->nodes[largest]);
+        if (of >= 0 && (count > most || (count == most && of < l->of[largest]))) largest = id;
+    }
+    return largest;
+}
+
+/* The same of an update: that of what it writes, or of most of what it reads. */
 static int32_t zfi_layer_of_update(const zfi_layers *l, int32_t id)
 {
     const zf_graph *g = l->graph;
     const zfi_node *node = &g->nodes[id];
     const uint32_t written = zfi_written_args(g, node);
-    int32_t first = INT32_MAX;
-    for (int32_t k = 0; k < node->arg_count; k++) {
-        const int32_t of = l->of[node->args[k]];
-        if (k < 31 && written >> k & 1) return of;
-        if (of >= 0 && of < first) first = of;
-    }
-    return first < INT32_MAX ? first : ZFI_LAYER_ALL;
+    const int32_t largest = zfi_largest_operand(l, node);
+    for (int32_t k = 0; k < node->arg_count && k < 31; k++)
+        if (written >> k & 1) return l->of[node->args[k]];
+    return largest < 0 ? ZFI_LAYER_ALL : l->of[largest];
 }
 
 static int32_t zfi_layer_of_leaf(const zfi_layers *l, const zfi_node *leaf)
@@ -127,6 +139,19 @@ static void zfi_settle_readers(zfi_layers *l)
     }
 }
 
+/* The gradient of a parameter, before the update section scales it, is made where the parameter
+ * is. */
+static void zfi_settle_gradients(zfi_layers *l)
+{
+    const zf_graph *g = l->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *mark = &g->nodes[g->order[i]];
+        int32_t x = mark->op == ZF_OP_gradient ? mark->args[1] : -1;
+        while (x > 0 && g->nodes[x].update) x = zfi_largest_operand(l, &g->nodes[x]);
+        if (x > 0 && !l->forward[x]) l->of[x] = l->of[mark->args[0]];
+    }
+}
+
 /* Finds all layers, in the order of the forward pass, and the layer of each node. */
 static void zfi_find_numbered_layers(zfi_layers *l)
 {
@@ -138,6 +163,7 @@ static void zfi_find_numbered_layers(zfi_layers *l)
     for (int32_t i = 0; i < update; i++) l->of[g->order[i]] = zfi_layer_of_node(l, g->order[i]);
     for (int32_t i = update; i < end; i++) l->of[g->order[i]] = ZFI_LAYER_ALL;
     zfi_settle_readers(l);
+    zfi_settle_gradients(l);
     for (int32_t i = 0; i < end; i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];

@@ -5,7 +5,7 @@
  * into a bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so graphs
  * that read the same parameters in one order have the same buckets. Frozen and trained parameters
  * have separate buckets, each as if the others were not there; so have trained parameters of groups
- * with other rates or betas, of which an update has one.
+ * with other rates or betas, of which an update has one, and those of stages of a pipeline.
  *
  * Parameters that are in buckets of a store (zf_zero_desc.store) get the same buckets here.
  *
@@ -55,7 +55,7 @@ static bool zfi_is_piece(const zfi_node *leaf) { return zfi_cut_rows_of(leaf).ro
 /* Parameters of one kind may be in one bucket, which has one update. */
 static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
 {
-    return a->dtype == b->dtype && zfi_is_frozen(a) == zfi_is_frozen(b) &&
+    return a->dtype == b->dtype && a->stage == b->stage && zfi_is_frozen(a) == zfi_is_frozen(b) &&
            (zfi_is_frozen(a) || zfi_same_group(a, b));
 }
 

@@ -93,10 +93,14 @@ static void zfi_keep(zfi_zero *z, int32_t id)
     if (!z->graph->memory.failed) zfi_push(&z->graph->memory, z->graph->order, id);
 }
 
-static int32_t zfi_accumulate(zfi_zero *z, zf_dtype dtype, int64_t count)
+/* An accumulator of sums of x, at its stage. */
+static int32_t zfi_accumulate(zfi_zero *z, int32_t x, zf_dtype dtype, int64_t count)
 {
+    zf_graph *g = z->graph;
     zfi_new n = {.op = ZF_OP_accumulator, .dtype = dtype, .shape = ZF_SHAPE(count)};
-    return zfi_append(z->graph, &n);
+    const int32_t made = zfi_append(g, &n);
+    if (made) g->nodes[made].stage = g->nodes[x].stage;
+    return made;
 }
 
 static int32_t zfi_cast_node(zf_graph *g, int32_t x, zf_dtype to)
@@ -132,7 +136,7 @@ static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
     if (!x || z->d.micro_batches == 1) return zfi_together(z, op, over, x, 0);
     return zfi_together(
         z, op, over, x,
-        zfi_accumulate(z, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
+        zfi_accumulate(z, x, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
 }
 
 /* The integers and scales of a float value; with error feedback if there are errors. */
@@ -188,7 +192,7 @@ static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t f, int32_t x)
     const int64_t count = zfi_node_count(&g->nodes[x]);
     int32_t onto = 0;
     if (z->mesh) x = zfi_exchange(z, ZF_OVER_LOCAL, x, left[0], 0, wide);
-    if (z->d.micro_batches > 1) onto = zfi_accumulate(z, wide, count / z->d.world);
+    if (z->d.micro_batches > 1) onto = zfi_accumulate(z, x, wide, count / z->d.world);
     x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : zfi_mesh_data(zfi_zero_mesh(z)), x,
                      left[z->mesh], onto, wide);
     return zfi_cast_node(g, x, dtype);
@@ -517,7 +521,8 @@ static int32_t zfi_reduce_alone(zfi_zero *z, int32_t x)
         x = zfi_cast_node(g, x, zfi_wide(dtype));
         x = zfi_append_op(
             g, ZF_OP_all_reduce,
-            (int32_t[]){x, zfi_accumulate(z, g->nodes[x].dtype, zfi_node_count(&g->nodes[x]))}, 2,
+            (int32_t[]){x, zfi_accumulate(z, x, g->nodes[x].dtype,
+                                       zfi_node_count(&g->nodes[x]))}, 2,
             zfi_with({.i = 1}));
     }
     if (x && z->d.world > 1) x = zfi_append_nodes(g, scale, zfi_with({.f = z->d.world}), x);

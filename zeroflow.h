@@ -209,6 +209,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/linear.c"
 #include "ops/quantized_dot.c"
 #include "ops/quantized_linear.c"
+#include "ops/conv.c"
 #include "ops/head.c"
 #include "ops/logp.c"
 #include "ops/fused_norm.c"

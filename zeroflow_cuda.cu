@@ -47,6 +47,7 @@
 #include "ops/activation_grad.cu"
 #include "ops/reduce.cu"
 #include "ops/rows.cu"
+#include "ops/conv.cu"
 #include "ops/along.cu"
 #include "ops/draw.cu"
 #include "ops/norm.cu"

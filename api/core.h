@@ -430,6 +430,23 @@ typedef struct zf_matmul_desc {
 ZF_BUILDER zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
 ZF_BUILDER zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
 
+/* Of height and width; zf_conv1d takes the first of each. */
+typedef struct zf_conv_desc {
+    int64_t stride[2];   /* 0: 1 */
+    int64_t padding[2];  /* zeros before and after x */
+    int64_t dilation[2]; /* the distance of taps; 0: 1 */
+    int64_t groups;      /* in which channels are taken apart; 0: 1 */
+} zf_conv_desc;
+
+/* As PyTorch's functional.conv2d: x [batch, channels, height, width], weight [out, channels /
+ * groups, height, width], bias [out] or ZF_NONE; float, sums in f32. Columns (im2col) are made a
+ * tile at a time within the product. desc NULL: defaults. */
+ZF_BUILDER zf_tensor zf_conv2d(zf_tensor x, zf_tensor weight, zf_tensor bias,
+                               const zf_conv_desc *desc);
+/* The same of x [batch, channels, length] and weight [out, channels / groups, taps]. */
+ZF_BUILDER zf_tensor zf_conv1d(zf_tensor x, zf_tensor weight, zf_tensor bias,
+                               const zf_conv_desc *desc);
+
 typedef struct zf_reduce_desc {
     int32_t axis;
     bool keep; /* keep the axis as a dimension 1 */

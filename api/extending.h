@@ -121,6 +121,11 @@
     /* products */                                                                                 \
     X(matmul, 2, 3, A(matmul, transpose_a, b) A(matmul, transpose_b, b) A(matmul, sections, i)     \
       A(matmul, wide, b))                                                                          \
+    X(conv, 2, 2, A(conv, stride, l) A(conv, pad, l) A(conv, dilation, l) A(conv, groups, i))      \
+    X(conv_grad_x, 2, 2, A(conv_grad_x, stride, l) A(conv_grad_x, pad, l)                          \
+      A(conv_grad_x, dilation, l) A(conv_grad_x, groups, i) A(conv_grad_x, size, l))               \
+    X(conv_grad_w, 2, 2, A(conv_grad_w, stride, l) A(conv_grad_w, pad, l)                          \
+      A(conv_grad_w, dilation, l) A(conv_grad_w, groups, i) A(conv_grad_w, taps, l))               \
     /* reductions */                                                                               \
     X(sum, 1, 1, A(sum, axis, i) A(sum, keep, b))                                                  \
     X(max, 1, 1, A(max, axis, i) A(max, keep, b))                                                  \

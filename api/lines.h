@@ -61,6 +61,8 @@
 #define zf_sum_to(x, ...) zf_sum_to(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_matmul(x, ...) zf_matmul(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_matmul_ex(x, ...) zf_matmul_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_conv2d(x, ...) zf_conv2d(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_conv1d(x, ...) zf_conv1d(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_sum(x) zf_sum(zf_at((x), __FILE__, __LINE__))
 #define zf_sum_ex(x, ...) zf_sum_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_mean(x) zf_mean(zf_at((x), __FILE__, __LINE__))
@@ -167,6 +169,8 @@
 #undef zf_sum_to
 #undef zf_matmul
 #undef zf_matmul_ex
+#undef zf_conv2d
+#undef zf_conv1d
 #undef zf_sum
 #undef zf_sum_ex
 #undef zf_mean

@@ -762,6 +762,42 @@ ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *de
 
 ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b) { return zf_matmul_ex(a, b, NULL); }
 
+ZF_API zf_tensor zf_conv2d(zf_tensor x, zf_tensor weight, zf_tensor bias, const zf_conv_desc *desc)
+{
+    zf_conv_desc d = desc ? *desc : (zf_conv_desc){.groups = 1};
+    zf_tensor y;
+    for (int k = 0; k < 2; k++) {
+        if (!d.stride[k]) d.stride[k] = 1;
+        if (!d.dilation[k]) d.dilation[k] = 1;
+    }
+    y = zfi_op(conv,
+               zfi_with(zfi_listed(d.stride, 2), zfi_listed(d.padding, 2), zfi_listed(d.dilation, 2),
+                        {.i = d.groups ? d.groups : 1}),
+               x, weight);
+    if (!zfi_is_operand(bias)) return y;
+    return zf_add(y, zf_reshape(bias, ZF_SHAPE(-1, 1, 1)));
+}
+
+/* x [a, b, n] as [a, b, 1, n]; another rank is found by the operator. */
+static zf_tensor zfi_with_height(zf_tensor x)
+{
+    const zf_shape s = zf_tensor_shape(x);
+    return s.rank == 3 ? zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], 1, s.dims[2])) : x;
+}
+
+ZF_API zf_tensor zf_conv1d(zf_tensor x, zf_tensor weight, zf_tensor bias, const zf_conv_desc *desc)
+{
+    const zf_conv_desc d = desc ? *desc : (zf_conv_desc){.groups = 1};
+    zf_shape s;
+    x = zf_conv2d(zfi_with_height(x), zfi_with_height(weight), bias,
+                  &(zf_conv_desc){.stride = {1, d.stride[0]},
+                                  .padding = {0, d.padding[0]},
+                                  .dilation = {1, d.dilation[0]},
+                                  .groups = d.groups});
+    s = zf_tensor_shape(x);
+    return zf_valid(x) ? zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], s.dims[3])) : x;
+}
+
 static zf_tensor zfi_flat(zf_tensor x) { return zf_reshape(x, (zf_shape){1, {-1}}); }
 
 static zf_tensor zfi_reduce(zf_op op, zf_tensor x, const zf_reduce_desc *desc)

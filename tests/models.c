@@ -2,6 +2,7 @@
  * and the parameters after them, and the same bits on one rank and on four at stage 3. */
 #define MODEL_WITHOUT_MAIN
 #include "../examples/models/autoencoder.c"
+#include "../examples/models/cnn.c"
 #include "../examples/models/diffusion.c"
 #include "../examples/models/encoder_decoder.c"
 #include "../examples/models/gru.c"
@@ -182,6 +183,7 @@ static void check_model(test *t, const model *m)
 }
 
 TEST_ONCE(models_gru_is_that_of_pytorch) { check_model(t, &gru); }
+TEST_ONCE(models_cnn_is_that_of_pytorch) { check_model(t, &cnn); }
 TEST_ONCE(models_vit_is_that_of_pytorch) { check_model(t, &vit); }
 TEST_ONCE(models_autoencoder_is_that_of_pytorch) { check_model(t, &autoencoder); }
 TEST_ONCE(models_encoder_decoder_is_that_of_pytorch) { check_model(t, &encoder_decoder); }

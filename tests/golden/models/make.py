@@ -167,6 +167,29 @@ class Diffusion(nn.Module):
         return F.mse_loss(self.noise_of(h), noise)
 
 
+class Separable(nn.Module):
+    def __init__(self, channels, out, dilation):
+        super().__init__()
+        self.deep = nn.Conv2d(
+            channels, channels, 3, padding=dilation, dilation=dilation, groups=channels
+        )
+        self.mix = nn.Conv2d(channels, out, 1)
+
+    def forward(self, x):
+        return F.relu(self.mix(F.relu(self.deep(x))))
+
+
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Linear(16, 5)
+        self.block0, self.block1 = Separable(8, 16, 1), Separable(16, 16, 2)
+
+    def forward(self, image, labels):
+        x = self.block1(self.block0(F.relu(self.stem(image))))
+        return F.cross_entropy(self.head(x.mean((2, 3))), labels)
+
+
 def words(below, *shape):
     return torch.randint(0, below, (BATCH, *shape))
 
@@ -188,6 +211,7 @@ MODELS = {
         lambda: {"history": words(23, 5), "right": words(23, 1), "sampled": words(23, 6)},
     ),
     "diffusion": (Diffusion, lambda: {"x": numbers(8), "noise": numbers(8), "time": words(50)}),
+    "cnn": (Cnn, lambda: {"image": numbers(3, 9, 9), "labels": words(5)}),
 }
 
 

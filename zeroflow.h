@@ -333,6 +333,7 @@ ZFI_PLAIN_BEGINS
 #include "nn/layers.c"
 #include "nn/train.c"
 #include "nn/fit.c"
+#include "nn/check.c"
 #include "nn/report/metrics.c"
 #include "nn/report/progress.c"
 #include "nn/report/markup.c"

@@ -738,6 +738,25 @@ typedef struct zf_nn_encoder_desc {
  * [batch, heads, tokens, tokens]. */
 ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc);
 
+typedef struct zf_check_gradient_desc {
+    zf_allocator allocator; /* {0}: the C library's */
+    double step;      /* an element is changed by it both ways; 0: 2^-7, of f64 2^-17 */
+    double tolerance; /* of the largest element of a gradient; 0: 2e-3, of f64 1e-7 */
+    int64_t most;     /* elements of a parameter that are compared, spread evenly; 0: 64 */
+    uint64_t seed;    /* of the parameters' first values */
+    /* Writes inputs, and parameters whose first values do not suit, which it finds in the graph of
+     * the program, a copy (zf_graph_find); NULL: there is nothing to write */
+    zf_status (*write)(void *user, zf_program *program, zf_graph *graph);
+    void *user;
+} zf_check_gradient_desc;
+
+/* Compares the gradient of a loss with differences of it, for each trained parameter: to test
+ * operators and layers of one's own. The loss is a scalar float before zf_autograd; its graph does
+ * not change. Dropout passes through. ZF_ERR_MISMATCH names the first parameter and element that
+ * differ. Parameters of f64 give the sharper comparison. error may be NULL. desc NULL: defaults. */
+ZF_API zf_status zf_check_gradient(zf_tensor loss, const zf_check_gradient_desc *desc,
+                                   zf_error *error);
+
 typedef enum zf_schedule_kind {
     ZF_CONSTANT,
     ZF_LINEAR,      /* from peak to end at `steps` */

@@ -669,3 +669,64 @@ TEST(own_operators_that_fail_in_silence)
     CHECK_TEXT(t, zf_program_error(p),
                "silent %2: its kernel returned \"input/output error\"");
 }
+
+/* x^2 with a gradient that is `by` times the right one. */
+static zf_status check_square(const zf_launch *l)
+{
+    const float *x = l->args[0].data;
+    float *y = l->out.data;
+    for (int64_t i = 0; i < zf_shape_count(l->out.shape); i++) y[i] = x[i] * x[i];
+    return ZF_OK;
+}
+static void right_gradient(zf_grad *c) { c->dx[0] = zf_scale(zf_mul(c->dy, c->x[0]), 2); }
+static void wrong_gradient(zf_grad *c) { c->dx[0] = zf_scale(zf_mul(c->dy, c->x[0]), 2.02); }
+
+static zf_status write_ones(void *user, zf_program *program, zf_graph *graph)
+{
+    const double ones[4] = {1, 1, 1, 1};
+    return zf_write(program, zf_graph_find(graph, user), ones, sizeof ones);
+}
+
+/* zf_check_gradient gives the status, and its message has `part`. */
+#define CHECKS(t, loss, desc, expected, part)                                                      \
+    do {                                                                                           \
+        zf_error error_;                                                                           \
+        const zf_status status_ = zf_check_gradient(loss, desc, &error_);                          \
+        if (t->refused || status_ == ZF_ERR_NOMEM) return;                                         \
+        if (!strstr(error_.text, part)) CHECK_TEXT(t, error_.text, part);                          \
+        CHECK(t, status_ == (expected) && status_ == error_.status);                               \
+    } while (0)
+
+TEST(own_gradients_are_checked)
+{
+    static const zf_operator square[] = {
+        {.name = "square", .grad = right_gradient, .cpu = check_square, .least = 1},
+        {.name = "near_square", .grad = wrong_gradient, .cpu = check_square, .least = 1}};
+    const zf_param_desc normal = {.init = ZF_NORMAL, .std = 1},
+                        wide = {.dtype = ZF_F64, .init = ZF_NORMAL, .std = 1};
+    zf_check_gradient_desc d = {.allocator = t->allocator};
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){t->allocator, square, 2});
+    zf_tensor w, v, x, loss;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    w = zf_param(g, "w", ZF_SHAPE(3, 100), &normal), v = zf_param(g, "v", ZF_SHAPE(4), &wide);
+    x = zf_input(g, "x", ZF_F64, ZF_SHAPE(4));
+    loss = zf_sum(zf_mul(zf_exp(zf_scale(v, 0.5)), x));
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECKS(t, zf_sum(zf_apply(g, "square", 1, &w, NULL)), &d, ZF_OK, "");
+    CHECKS(t, zf_sum(zf_apply(g, "near_square", 1, &w, NULL)), &d, ZF_ERR_MISMATCH,
+           "zf_check_gradient: element ");
+    CHECKS(t, zf_sum(zf_apply(g, "near_square", 1, &w, NULL)), &d, ZF_ERR_MISMATCH,
+           " of \"w\": the gradient is ");
+    CHECKS(t, loss, &d, ZF_ERR_STAGE, "zf_check_gradient: ");
+    d.write = write_ones, d.user = (void *)(uintptr_t) "x";
+    CHECKS(t, loss, &d, ZF_OK, "");
+    d.write = NULL;
+    CHECKS(t, zf_sum(zf_add(w, zf_random_normal(w, 0, 1))), &d, ZF_ERR_ARGUMENT,
+           "it must not draw random numbers");
+    CHECKS(t, zf_mul(w, w), &d, ZF_ERR_SHAPE, "it must be one float");
+    CHECKS(t, ZF_NONE, &d, ZF_ERR_ARGUMENT, "the loss is no tensor");
+    d.most = -1;
+    CHECKS(t, loss, &d, ZF_ERR_ARGUMENT, "most -1 must be 0 or above");
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+}

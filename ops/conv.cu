@@ -34,7 +34,7 @@ static zfd_conv zfd_conv_of(const zf_launch *l)
     return v;
 }
 
-/* As zfi_conv_source (conv.c). */
+/* As in conv.c: the element of x that a place of y reads for a tap, or the place. */
 __device__ __forceinline__ int64_t zfd_conv_source(const zfd_conv &v, bool back, int axis,
                                                    int64_t at, int64_t tap)
 {

@@ -914,6 +914,26 @@ stop:
 static const struct {
     const char *operands, *text, *message;
 } mistakes[] = {
+    {"f[1,2,3,4] f[3,2]", "conv %1, %2 {stride=[1,1] pad=[0,0] dilation=[1,1] groups=1} : f[1]",
+     "3: conv: it takes x [batch, channels, height, width] and w [channels of the result, channels of "
+     "a group, height, width]; %1 = f32[1,2,3,4], %2 = f32[3,2]"},
+    {"f[1,2,3,4] f[3,2,1,1]", "conv %1, %2 {stride=[1] pad=[0,0] dilation=[1,1] groups=1} : f[1]",
+     "3: conv: stride, pad and dilation are two numbers each, up to 2^30, of at least 1, 0 and 1; "
+     "groups is 1 or more; %1 = f32[1,2,3,4], %2 = f32[3,2,1,1]"},
+    {"f[1,4,3,4] f[3,2,1,1]",
+     "conv %1, %2 {stride=[1,1] pad=[0,0] dilation=[1,1] groups=2} : f[1]",
+     "3: conv: x has 4 channels, w 2 of 2 groups, and 3 of the result, which must be a multiple of the "
+     "groups; %1 = f32[1,4,3,4], %2 = f32[3,2,1,1]"},
+    {"f[1,3,3,4] f[3,2,1,1]",
+     "conv_grad_x %1, %2 {stride=[1,1] pad=[0,0] dilation=[1,1] groups=1 size=[3]} : f[1]",
+     "3: conv_grad_x: size is a height and a width; %1 = f32[1,3,3,4], %2 = f32[3,2,1,1]"},
+    {"f[1,3,3,4] f[3,2,1,1]",
+     "conv_grad_x %1, %2 {stride=[1,1] pad=[0,0] dilation=[1,1] groups=1 size=[3,5]} : f[1]",
+     "3: conv_grad_x: the gradient of the result must be f32[1,3,3,5]; %1 = f32[1,3,3,4], %2 = "
+     "f32[3,2,1,1]"},
+    {"f[1,2,3,4] f[1,3,3,4]",
+     "conv_grad_w %1, %2 {stride=[1,1] pad=[0,0] dilation=[1,1] groups=1 taps=[0,1]} : f[1]",
+     "3: conv_grad_w: taps is a height and a width; %1 = f32[1,2,3,4], %2 = f32[1,3,3,4]"},
     {"f[2,3] f[2]", "add %1, %2 : f[2,3]",
      "3: add: the shapes do not broadcast: dimensions, aligned at the last, must be equal or 1; %1 "
      "= f32[2,3], %2 = "

@@ -718,12 +718,14 @@ TEST(own_gradients_are_checked)
            "zf_check_gradient: element ");
     CHECKS(t, zf_sum(zf_apply(g, "near_square", 1, &w, NULL)), &d, ZF_ERR_MISMATCH,
            " of \"w\": the gradient is ");
+    CHECKS(t, zf_sum(zf_apply(g, "near_square", 1, &w, NULL)), &d, ZF_ERR_MISMATCH,
+           ", differences give ");
     CHECKS(t, loss, &d, ZF_ERR_STAGE, "zf_check_gradient: ");
     d.write = write_ones, d.user = (void *)(uintptr_t) "x";
     CHECKS(t, loss, &d, ZF_OK, "");
     d.write = NULL;
     CHECKS(t, zf_sum(zf_add(w, zf_random_normal(w, 0, 1))), &d, ZF_ERR_ARGUMENT,
-           "it must not draw random numbers");
+           " in the next; it must not draw random numbers");
     CHECKS(t, zf_mul(w, w), &d, ZF_ERR_SHAPE, "it must be one float");
     CHECKS(t, ZF_NONE, &d, ZF_ERR_ARGUMENT, "the loss is no tensor");
     d.most = -1;

@@ -2,9 +2,10 @@
  *
  * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_precision;
  * zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion,
- * zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_fuse again; zf_recompute;
- * zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one description (zf_training).
- * zf_graph_print shows the graph between any two of them, one node per line:
+ * zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_cut; zf_fuse again;
+ * zf_stages; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one
+ * description (zf_training). zf_graph_print shows the graph between any two of them, one node per
+ * line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -794,6 +795,7 @@ typedef struct zf_training {
      * number of the other ones, those along data */
     int32_t tensor;
     zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
+    zf_stages_desc stages; /* {0}: not run; of one rank it only checks that there are layers */
     bool delay; /* each step updates by the gradients of the step before (zf_delay) */
     /* Steps after this one are delayed (zf_delay); steps up to it are not. Above 0 the step has two
      * variants */
@@ -821,7 +823,7 @@ typedef struct zf_training {
 /* Runs the passes of a training step by their descriptions, in this order:
  *
  *     name_training, lora, param_groups, fuse, precision, tile, autograd, simplify, clip,
- *     an optimizer, ema, delay, fuse, recompute, zero, offload, prefetch
+ *     an optimizer, ema, delay, cut, fuse, stages, recompute, zero, offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */

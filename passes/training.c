@@ -1,6 +1,6 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  cut  fuse
+ *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  cut  fuse  stages
  *     recompute  zero  offload  prefetch  recompute.c has the list of these, which run in trials too
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
@@ -43,6 +43,16 @@ static bool zfi_wants_cut(const zf_training *t)
 static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
 {
     return zf_cut(g, &(zf_cut_desc){.parts = t->tensor, .sections = zfi_tensor_sections(t)});
+}
+
+static bool zfi_wants_stages(const zf_training *t)
+{
+    return t->stages.ranks != 0 || (t->stages.layers && *t->stages.layers);
+}
+
+static zf_status zfi_pass_stages(zf_graph *g, const zf_training *t)
+{
+    return zf_stages(g, &t->stages);
 }
 
 static bool zfi_wants_precision(const zf_training *t)
@@ -228,6 +238,7 @@ static const zfi_pass zfi_forward_passes[] = {
     {"clip", zfi_wants_clip, zfi_pass_clip}};
 
 static const zfi_pass zfi_update_passes[] = {{"fuse", zfi_wants_fuse_again, zfi_pass_fuse_again},
+                                             {"stages", zfi_wants_stages, zfi_pass_stages},
                                              {"recompute", zfi_wants_recompute, zf_recompute}};
 
 /* Prints the graph after a pass, if the pass has changed it. */
@@ -298,6 +309,7 @@ static const zf_option zfi_training_options[] = {
               .help = "append a moving average of each parameter"),
     ZF_OPTION(zf_training, COUNT, tensor, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_training, DESC, sections, 0, NULL, .rows = zfi_sections_options),
+    ZF_OPTION(zf_training, DESC, stages, 0, NULL, .rows = zfi_stages_options),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
               .with = ZFI_SAME_STEPS),
     ZF_OPTION(zf_training, COUNT, delay_from, 0, "[0,inf)", .flag = "delay-update", .unit = "STEP",

@@ -24,6 +24,7 @@ typedef struct zfi_layers {
     zfi_numbered_layer *list; /* growing */
     int32_t *of;              /* by node: its layer, or one of the above */
     bool *forward;            /* by node: the loss depends on it */
+    int32_t *home; /* by node, of a gradient that another layer saves: 1 + that of its parameter */
 } zfi_layers;
 
 static void zfi_mark_forward(zfi_layers *l)
@@ -72,6 +73,12 @@ static int32_t zfi_layer_of_operands(const zfi_layers *l, int32_t id)
     return last < 0 && waits ? ZFI_LAYER_FIRST_READER : last;
 }
 
+/* The layer where the update section reads a value. */
+static int32_t zfi_layer_read(const zfi_layers *l, int32_t id)
+{
+    return l->home[id] ? l->home[id] - 1 : l->of[id];
+}
+
 /* The operand of a layer that has the most elements, of equal ones that of the first layer; -1: none
  * has a layer. */
 static int32_t zfi_largest_operand(const zfi_layers *l, const zfi_node *node)
@@ -79,10 +86,11 @@ static int32_t zfi_largest_operand(const zfi_layers *l, const zfi_node *node)
     const zf_graph *g = l->graph;
     int32_t largest = -1;
     for (int32_t k = 0; k < node->arg_count; k++) {
-        const int32_t id = node->args[k], of = l->of[id];
+        const int32_t id = node->args[k], of = zfi_layer_read(l, id);
         const int64_t count = zfi_node_count(&g->nodes[id]),
                       most = largest < 0 ? -1 : zfi_node_count(&g->nodes[largest]);
-        if (of >= 0 && (count > most || (count == most && of < l->of[largest]))) largest = id;
+        if (of >= 0 && (count > most || (count == most && of < zfi_layer_read(l, largest))))
+            largest = id;
     }
     return largest;
 }
@@ -96,7 +104,7 @@ static int32_t zfi_layer_of_update(const zfi_layers *l, int32_t id)
     const int32_t largest = zfi_largest_operand(l, node);
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
         if (written >> k & 1) return l->of[node->args[k]];
-    return largest < 0 ? ZFI_LAYER_ALL : l->of[largest];
+    return largest < 0 ? ZFI_LAYER_ALL : zfi_layer_read(l, largest);
 }
 
 static int32_t zfi_layer_of_leaf(const zfi_layers *l, const zfi_node *leaf)
@@ -140,7 +148,7 @@ static void zfi_settle_readers(zfi_layers *l)
 }
 
 /* The gradient of a parameter, before the update section scales it, is made where the parameter
- * is. */
+ * is. What a node of another layer saves is sent there. */
 static void zfi_settle_gradients(zfi_layers *l)
 {
     const zf_graph *g = l->graph;
@@ -148,7 +156,9 @@ static void zfi_settle_gradients(zfi_layers *l)
         const zfi_node *mark = &g->nodes[g->order[i]];
         int32_t x = mark->op == ZF_OP_gradient ? mark->args[1] : -1;
         while (x > 0 && g->nodes[x].update) x = zfi_largest_operand(l, &g->nodes[x]);
-        if (x > 0 && !l->forward[x]) l->of[x] = l->of[mark->args[0]];
+        if (x <= 0 || l->forward[x]) continue;
+        if (g->nodes[x].op == ZF_OP_saved) l->home[x] = l->of[mark->args[0]] + 1;
+        else l->of[x] = l->of[mark->args[0]];
     }
 }
 
@@ -168,7 +178,7 @@ static void zfi_find_numbered_layers(zfi_layers *l)
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         const bool leaf = zfi_has(g, id, ZF_OP_LEAF) && node->op != ZF_OP_param;
-        if (node->update || leaf || node->op == ZF_OP_gradient)
+        if (node->update || leaf || node->op == ZF_OP_gradient || node->op == ZF_OP_saved)
             l->of[id] = zfi_layer_of_node(l, id);
         if (!node->update && l->of[id] >= 0) l->list[l->of[id]].flops += zfi_node_flops(g, node);
     }
@@ -180,7 +190,8 @@ static bool zfi_layers_begin(zfi_layers *l, zf_graph *g)
     *l = (zfi_layers){.graph = g};
     l->of = zfi_calloc(&g->memory, count, sizeof *l->of);
     l->forward = zfi_calloc(&g->memory, count, sizeof *l->forward);
-    return l->of && l->forward;
+    l->home = zfi_calloc(&g->memory, count, sizeof *l->home);
+    return l->of && l->forward && l->home;
 }
 
 /* `count`: of the graph's nodes at the beginning. */
@@ -188,5 +199,6 @@ static void zfi_layers_end(zfi_layers *l, size_t count)
 {
     zfi_free(&l->graph->memory, l->of, count * sizeof *l->of);
     zfi_free(&l->graph->memory, l->forward, count * sizeof *l->forward);
+    zfi_free(&l->graph->memory, l->home, count * sizeof *l->home);
     zfi_array_free(&l->graph->memory, l->list);
 }

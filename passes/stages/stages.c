@@ -137,6 +137,13 @@ static int32_t zfi_bring(zfi_stager *s, int32_t id, int16_t stage)
     return *there = zfi_append_nodes(g, bcast, a, id);
 }
 
+/* A gradient that is saved elsewhere goes where its parameter is, before the update section. */
+static void zfi_bring_home(zfi_stager *s, int32_t id)
+{
+    const int16_t home = (int16_t)(s->stage[s->layers.home[id] - 1] + 1);
+    if (home != s->graph->nodes[id].stage) zfi_bring(s, id, home);
+}
+
 /* The axis pipe, the slowest. */
 static void zfi_add_pipe_axis(zf_graph *g, int32_t ranks)
 {
@@ -168,6 +175,7 @@ static void zfi_stage_nodes(zfi_stager *s)
             g->nodes[order[i]].args[k] = zfi_bring(s, arg, stage); /* which moves the nodes */
         }
         zfi_push(&g->memory, g->order, order[i]);
+        if (s->layers.home[order[i]]) zfi_bring_home(s, order[i]);
     }
     zfi_array_free(&g->memory, order);
     zfi_free(&g->memory, s->sent, sent * sizeof *s->sent);

@@ -1,0 +1,206 @@
+/* Whole models on ranks along pipe: parameters, gradients' norms and losses have the bits of one
+ * rank. Layers are found by the scopes of the models. */
+#include "test.h"
+
+#include <pthread.h>
+
+#include "../examples/bert/model.h"
+#include "../examples/gpt/model.h"
+#include "../examples/llm/model.h"
+
+enum { VOCAB = 29, TOKENS = 6, BATCH = 2, STEPS = 2, DEEP = 4, MOST = 1 << 15 };
+
+typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
+
+static zf_tensor build(zf_graph *g, kind of)
+{
+    const sample_shape shape = {.batch = BATCH, .sequence = TOKENS, .predictions = 2 * BATCH};
+    zf_error error = {ZF_OK, ""};
+    llm_config l;
+    gpt_config p;
+    bert_config b;
+    if (of == GPT && gpt_config_load("small", &p, &error)) {
+        p.vocab = VOCAB, p.hidden = 32, p.layers = DEEP, p.heads = 4, p.intermediate = 48;
+        p.positions = 16;
+        gpt_build(g, &p, &shape, SAMPLE_TRAIN);
+    } else if (of == BERT && bert_config_load("tiny", &b, &error)) {
+        b.vocab = VOCAB, b.hidden = 32, b.layers = DEEP, b.heads = 4, b.intermediate = 48;
+        b.positions = 16;
+        bert_build(g, &b, &shape, false);
+    } else if (llm_config_load("15m", &l, &error)) {
+        l.vocab = VOCAB, l.hidden = 32, l.layers = DEEP, l.heads = 4, l.kv_heads = 2, l.width = 8;
+        l.intermediate = 48, l.positions = 16, l.tied = of == LLAMA_TIED;
+        llm_build(g, &l, &shape, SAMPLE_TRAIN);
+    }
+    return zf_graph_find(g, "loss");
+}
+
+/* Element i of an input of micro-batch `part` of a step. */
+static double element(const char *name, int64_t i, int64_t part, int step)
+{
+    const int64_t n = i + 100 * part;
+    if (!strcmp(name, "lr")) return 0.01;
+    if (strstr(name, "weight")) return 0.125;
+    if (!strcmp(name, "positions")) return (double)(3 * i);
+    if (!strcmp(name, "next_sentence_label") || !strcmp(name, "token_type_ids"))
+        return (double)((n + step) % 2);
+    if (strstr(name, "mask")) return i % TOKENS != TOKENS - 1;
+    return (double)((n * n + 7 * n + 3 * step) % VOCAB);
+}
+
+typedef struct member {
+    pthread_t thread;
+    zf_graph *graph;
+    zf_program *program;
+} member;
+
+static void feed(const member *m, int64_t part, int step)
+{
+    unsigned char bytes[8 * 512];
+    zf_node node;
+    for (int32_t k = 0; zf_graph_node(m->graph, k, &node); k++) {
+        const int64_t count = zf_shape_count(node.shape);
+        if (node.op != ZF_OP_input) continue;
+        for (int64_t i = 0; i < count; i++) {
+            const double x = element(node.name, i, part, step);
+            if (node.dtype == ZF_U8) bytes[i] = (unsigned char)x;
+            else if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
+            else ((float *)(void *)bytes)[i] = (float)x;
+        }
+        zf_write(m->program, zf_graph_find(m->graph, node.name), bytes,
+                 (size_t)count * zf_dtype_size(node.dtype));
+    }
+}
+
+/* How a step is made, on so many ranks along pipe. */
+typedef struct made {
+    kind of;
+    int pipe, micro;
+    zf_training t;
+} made;
+
+typedef struct rank_run {
+    member m;
+    const made *how;
+    float losses[STEPS][2]; /* and the norm of the gradients */
+    char said[300];
+} rank_run;
+
+static void *run_rank(void *object)
+{
+    rank_run *r = object;
+    zf_status status = ZF_OK;
+    for (int step = 0; step < STEPS && !status; step++) {
+        for (int k = 0; k < r->how->micro && !status; k++) {
+            feed(&r->m, k, step);
+            status = k + 1 < r->how->micro ? zf_micro(r->m.program) : zf_step(r->m.program);
+        }
+        for (int k = 0; k < 2 && !status; k++)
+            status = zf_read(r->m.program, zf_graph_find(r->m.graph, k ? "grad_norm" : "loss"),
+                             &r->losses[step][k], sizeof(float));
+    }
+    if (status) snprintf(r->said, sizeof r->said, "%.250s", zf_program_error(r->m.program));
+    return NULL;
+}
+
+/* The rank's program; false: there is none. */
+static bool start(test *t, rank_run *r, const made *how, zf_comm *comm)
+{
+    zf_training training = how->t;
+    zf_error error = {ZF_OK, ""};
+    *r = (rank_run){.how = how};
+    r->m.graph = zf_graph_new(NULL);
+    if (!r->m.graph) abort();
+    training.loss = build(r->m.graph, how->of);
+    training.stages.ranks = how->pipe;
+    if (!zf_passes(r->m.graph, &training))
+        r->m.program = zf_compile(r->m.graph, &(zf_compile_desc){.comm = comm, .seed = 3});
+    error.status = zf_graph_status(r->m.graph);
+    if (!r->m.program)
+        test_unwind(t, __FILE__, __LINE__, "a rank", error.status, zf_graph_error(r->m.graph));
+    return r->m.program != NULL;
+}
+
+/* Compares each parameter of the stages with that of one rank. */
+static void compare(test *t, const rank_run *one, const rank_run *ranks, int count)
+{
+    static float want[MOST], got[MOST];
+    int params = 0, compared = 0;
+    zf_node node;
+    for (int32_t k = 0; zf_graph_node(one->m.graph, k, &node); k++) {
+        const size_t bytes = zf_tensor_bytes(zf_graph_find(one->m.graph, node.name));
+        if (node.op != ZF_OP_param) continue;
+        params++;
+        CHECK(t, bytes <= sizeof want);
+        OK(t, zf_read(one->m.program, zf_graph_find(one->m.graph, node.name), want, bytes),
+           zf_program_error(one->m.program));
+        for (int r = 0; r < count; r++) {
+            const rank_run *x = &ranks[r];
+            if (zf_read(x->m.program, zf_graph_find(x->m.graph, node.name), got, bytes)) continue;
+            compared++;
+            if (memcmp(want, got, bytes)) test_fail(t, __FILE__, __LINE__, node.name, "other bits");
+        }
+    }
+    CHECK(t, params > 10 && compared == params);
+    for (int r = 0; r < count; r++)
+        CHECK(t, !memcmp(ranks[r].losses, one->losses, sizeof one->losses));
+}
+
+/* Runs that many ranks; those of `one`, where it is given, are compared. */
+static void run(test *t, const made *how, rank_run *ranks, const rank_run *one, zf_local **local)
+{
+    int started = 0;
+    *local = zf_local_new(&(zf_local_desc){.world = how->pipe}, NULL);
+    if (!*local) abort();
+    for (; started < how->pipe; started++)
+        if (!start(t, &ranks[started], how, zf_local_comm(*local, started))) return;
+    for (int r = 0; r < how->pipe; r++)
+        if (pthread_create(&ranks[r].m.thread, NULL, run_rank, &ranks[r])) abort();
+    for (int r = 0; r < how->pipe; r++) pthread_join(ranks[r].m.thread, NULL);
+    for (int r = 0; r < how->pipe; r++) CHECK_TEXT(t, ranks[r].said, "");
+    if (one) compare(t, one, ranks, how->pipe);
+}
+
+static void stop(rank_run *ranks, int count, zf_local *local)
+{
+    for (int r = 0; r < count; r++) zf_program_free(ranks[r].m.program);
+    for (int r = 0; r < count; r++) zf_graph_free(ranks[r].m.graph);
+    memset(ranks, 0, (size_t)count * sizeof *ranks);
+    zf_local_free(local);
+}
+
+static void models(test *t, const made *ways, int count)
+{
+    static rank_run one[1], ranks[DEEP];
+    for (int k = 0; k < count && !t->failed; k++) {
+        zf_local *local[2] = {NULL, NULL};
+        made how = ways[k];
+        how.pipe = 1;
+        run(t, &how, one, NULL, &local[0]);
+        for (int pipe = 2; pipe <= DEEP && !t->failed && !t->unwound; pipe += 2) {
+            how.pipe = pipe;
+            run(t, &how, ranks, one, &local[1]);
+            stop(ranks, pipe, local[1]);
+        }
+        stop(one, 1, local[0]);
+    }
+}
+
+TEST_ONCE(stages_of_models_have_the_bits_of_one_rank)
+{
+    const zf_training f32 = {.clip = 0.5, .zero = {.world = 1, .micro_batches = 2}};
+    const zf_training bf16 = {.clip = 0.5, .precision.dtype = ZF_BF16};
+    const made ways[] = {{LLAMA, 0, 2, f32},     {LLAMA_TIED, 0, 1, bf16}, {GPT, 0, 1, bf16},
+                         {GPT, 0, 2, f32},       {BERT, 0, 1, bf16},       {BERT, 0, 2, f32},
+                         {LLAMA_TIED, 0, 2, f32}};
+    models(t, ways, (int)(sizeof ways / sizeof ways[0]));
+}
+
+TEST_ONCE(stages_of_models_with_other_passes)
+{
+    const zf_training again = {.clip = 0.5, .recompute.mode = ZF_RECOMPUTE_LAYERS};
+    const zf_training f16 = {.clip = 0.5, .precision = {.dtype = ZF_F16, .scale = 1024}};
+    const zf_training lamb = {.clip = 0.5, .optimizer = ZF_LAMB, .ema.decay = 0.9};
+    const made ways[] = {{GPT, 0, 1, again}, {LLAMA_TIED, 0, 1, f16}, {BERT, 0, 1, lamb}};
+    models(t, ways, (int)(sizeof ways / sizeof ways[0]));
+}

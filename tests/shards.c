@@ -607,6 +607,40 @@ TEST_ONCE(shards_take_little_memory)
 
 /* ------------------------------------------------------------------------------- other programs */
 
+/* Files of ranks 1 to 3 have their only tensor at one place, under one length of names: each is read.
+ */
+TEST(shards_of_one_parameter)
+{
+    static const char text[] =
+        "zero stage=3 world=4 micro_batches=1\n%1 = param \"w\" {init=uniform a=-1 b=1} : f32[4096]\n"
+        "%2 = bucket %1 {at=[0] size=4096 world=4} : f32[1024]\n"
+        "%3 = all_gather %2 {world=4} : f32[4096]\noutput %3 \"y\"\n";
+    static float saved[4096], loaded[4096];
+    const char *path = test_path("one parameter");
+    zf_comm comms[4];
+    zf_program *programs[4];
+    zf_error error = {ZF_OK, ""};
+    const zf_lockstep_desc all = {programs, 4, 0};
+    zf_store *whole;
+    for (int r = 0; r < 4; r++) {
+        zf_graph *g =
+            zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        comms[r] = (zf_comm){.rank = r, .world = 4};
+        programs[r] = zf_compile(g, &(zf_compile_desc){.comm = &comms[r], .seed = 3});
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        test_defer(t, (test_cleanup *)zf_program_free, programs[r]);
+    }
+    OK(t, zf_lockstep_read(&all, "w", saved, sizeof saved, &error), error.text);
+    OK(t, zf_lockstep_save(&all, path, NULL, &error), error.text);
+    NEED(t, whole = zf_store_new(&(zf_store_desc){.allocator = t->allocator}, &error), &error);
+    test_defer(t, (test_cleanup *)zf_store_free, whole);
+    OK(t, zf_load(whole, path, NULL), zf_store_error(whole));
+    OK(t, zf_store_read(whole, "w", loaded, sizeof loaded), zf_store_error(whole));
+    CHECK(t, saved[1] != 0 && !memcmp(saved, loaded, sizeof saved));
+}
+
 /* A graph without ranks and without an optimizer, as for evaluation and export. */
 TEST_ONCE(shards_params_only)
 {

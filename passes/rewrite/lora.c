@@ -57,6 +57,7 @@ typedef struct zfi_lora {
     int32_t *other;   /* of a parameter: the first other reader; 0: none */
     bool *adapted;    /* of a parameter: a target names its module */
     bool *kept;       /* of a parameter: it stays trained */
+    bool *goes_on;    /* others than losses, guesses and the program read it */
     int32_t *a, *b;   /* of a parameter: lora_A and lora_B; 0: not made yet */
     int32_t *ratio; /* of a parameter, with dora: by what results are multiplied; 0: not made yet */
 } zfi_lora;
@@ -170,17 +171,13 @@ static bool zfi_has_bias_after(const zfi_lora *l, int32_t id)
 /* The product is the model's head: only losses, guesses and the program read it. */
 static bool zfi_is_head(const zfi_lora *l, int32_t product)
 {
-    const zf_graph *g = l->graph;
-    int32_t result = zfi_has_bias_after(l, product) ? l->reader[product] : product;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        bool reads = false;
-        for (int32_t k = 0; k < node->arg_count; k++) reads |= node->args[k] == result;
-        if (reads && node->op != ZF_OP_output && node->op != ZF_OP_cross_entropy &&
-            node->op != ZF_OP_logsumexp && node->op != ZF_OP_argmax && node->op != ZF_OP_softmax)
-            return false;
-    }
-    return true;
+    return !l->goes_on[zfi_has_bias_after(l, product) ? l->reader[product] : product];
+}
+
+static bool zfi_is_loss_or_guess(zf_op op)
+{
+    return op == ZF_OP_output || op == ZF_OP_cross_entropy || op == ZF_OP_logsumexp ||
+           op == ZF_OP_argmax || op == ZF_OP_softmax;
 }
 
 static void zfi_find_products(zfi_lora *l)
@@ -194,6 +191,7 @@ static void zfi_find_products(zfi_lora *l)
                        table = k == 0 && zfi_table_of(l, g->order[i]) == x;
             l->uses[x]++;
             l->reader[x] = g->order[i];
+            l->goes_on[x] |= !zfi_is_loss_or_guess(node->op);
             if (weight && !l->product[x]) l->product[x] = g->order[i];
             if (table && !l->lookup[x]) l->lookup[x] = g->order[i];
             if (!weight && !table && !l->other[x]) l->other[x] = g->order[i];
@@ -676,12 +674,12 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
         return status;
     nodes = (size_t)zfi_len(g->nodes);
     l.uses = zfi_calloc(&g->memory, 8 * nodes, sizeof *l.uses);
-    l.adapted = zfi_calloc(&g->memory, 2 * nodes, sizeof *l.adapted);
+    l.adapted = zfi_calloc(&g->memory, 3 * nodes, sizeof *l.adapted);
     if (l.uses && l.adapted) {
         l.reader = l.uses + nodes, l.product = l.uses + 2 * nodes, l.other = l.uses + 3 * nodes;
         l.a = l.uses + 4 * nodes, l.b = l.uses + 5 * nodes, l.lookup = l.uses + 6 * nodes;
         l.ratio = l.uses + 7 * nodes;
-        l.kept = l.adapted + nodes;
+        l.kept = l.adapted + nodes, l.goes_on = l.adapted + 2 * nodes;
         zfi_find_products(&l);
         zfi_mark_all_kept(&l);
         if (!g->error.status) zfi_mark_targets(&l);
@@ -690,7 +688,7 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
         if (!g->error.status) zfi_lora_rewrite(&l);
     }
     zfi_free(&g->memory, l.uses, 8 * nodes * sizeof *l.uses);
-    zfi_free(&g->memory, l.adapted, 2 * nodes * sizeof *l.adapted);
+    zfi_free(&g->memory, l.adapted, 3 * nodes * sizeof *l.adapted);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);
 }

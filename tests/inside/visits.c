@@ -14,7 +14,7 @@ static zf_tensor row_of(zf_graph *g, int count)
 }
 
 typedef struct visited {
-    long tile, fuse, autograd, optimizer, ema, zero, compile, save, load, write;
+    long lora, tile, fuse, autograd, optimizer, ema, zero, compile, save, load, write;
 } visited;
 
 /* Visits since the call before. */
@@ -56,6 +56,34 @@ static void visit(test *t, int count, int32_t stage, visited *v)
     for (int32_t k = 0; k < zf_param_count(g); k++)
         OK(t, zf_write(p, zf_param_at(g, k), (uint16_t[2]){0}, 4), zf_program_error(p));
     v->write = visits_since();
+}
+
+/* Adapts so many layers. */
+static void visit_adapted(test *t, int count, visited *v)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor x;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    x = zf_input(g, "x", ZF_F32, ZF_SHAPE(2, 8));
+    for (int k = 0; k < count; k++) {
+        char name[16];
+        snprintf(name, sizeof name, "h.%d", k);
+        x = zf_gelu(zf_nn_linear(x, name, 8, NULL));
+    }
+    zf_output(zf_mean(zf_reshape(x, ZF_SHAPE(16))), "loss");
+    (void)visits_since();
+    OK(t, zf_lora(g, &(zf_lora_desc){.rank = 2}), zf_graph_error(g));
+    v->lora = visits_since();
+}
+
+TEST_ONCE(visits_grow_as_the_layers_of_an_adapter)
+{
+    visited few = {0}, many = {0};
+    visit_adapted(t, 50, &few);
+    if (!t->failed && !t->unwound) visit_adapted(t, 200, &many);
+    if (t->failed || t->unwound) return;
+    CHECK(t, few.lora && many.lora < 5 * few.lora);
 }
 
 /* Trains a weight in so many pieces, saves and loads it; *read: bytes of files that were read for

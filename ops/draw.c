@@ -47,4 +47,4 @@ static zf_status zfi_cpu_draw(const zf_launch *l)
 
 ZFI_OPERATOR(draw, .infer = zfi_infer_draw, .grad = zfi_grad_none, .cpu = zfi_cpu_draw,
              .functions = zfi_functions_each,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

@@ -628,6 +628,7 @@ typedef struct zf_attention_desc {
      * (Ainslie et al. 2023). 0: heads */
     int64_t kv_heads;
     double scale;   /* of the scores; 0: 1 / sqrt(width of a head) */
+    double cap;     /* scaled scores become cap tanh(score / cap), before a mask; 0: they stay */
     double dropout; /* of the probabilities */
     /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and the keys before it.
      * Scores of other keys are not computed */

@@ -188,14 +188,16 @@
     X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
       A(attention, window, i) A(attention, documents, b) A(attention, block, i)                    \
-      A(attention, layouts, i))                                                                    \
+      A(attention, layouts, i) A(attention, cap, f))                                               \
     X(attention_grad, 4, 9, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
       A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b)         \
       A(attention_grad, kv_heads, i) A(attention_grad, window, i)                                  \
-      A(attention_grad, documents, b) A(attention_grad, block, i) A(attention_grad, layouts, i))   \
+      A(attention_grad, documents, b) A(attention_grad, block, i) A(attention_grad, layouts, i)    \
+      A(attention_grad, cap, f))                                                                   \
     X(cached_attention, 7, 8, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
       A(cached_attention, kv_heads, i) A(cached_attention, window, i)                              \
-      A(cached_attention, ring, b) A(cached_attention, block, i) A(cached_attention, layouts, i))  \
+      A(cached_attention, ring, b) A(cached_attention, block, i) A(cached_attention, layouts, i)   \
+      A(cached_attention, cap, f))                                                                 \
     X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
     X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i)          \

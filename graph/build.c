@@ -1045,7 +1045,7 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
                          (zf_tensor[]){q, k, v, d.past, d.count, d.k_cache, d.v_cache, d.blocks},
                          zfi_with({.i = heads}, {.f = d.scale},
                                   {.i = kv_heads < heads ? kv_heads : 0}, {.i = d.window},
-                                  {.i = d.ring}, {.i = block}, {.i = layouts}));
+                                  {.i = d.ring}, {.i = block}, {.i = layouts}, {.f = d.cap}));
     }
     if (d.ring)
         return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention", "only caches can be a ring");
@@ -1055,7 +1055,8 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
                      zfi_with({.f = d.dropout}, {.i = d.dropout > 0 ? zfi_new_stream(q.graph) : 0},
                               {.i = heads}, {.f = d.scale}, {.i = d.causal},
                               {.i = kv_heads < heads ? kv_heads : 0}, {.i = d.window},
-                              {.i = zfi_is_operand(d.documents)}, {.i = block}, {.i = layouts}));
+                              {.i = zfi_is_operand(d.documents)}, {.i = block}, {.i = layouts},
+                              {.f = d.cap}));
 }
 
 /* x holds the last `count` operands of residual_norm; the bias is the last of all. */

@@ -4,6 +4,9 @@
  *
  *          y = dropout(softmax(scale q k^T + bias)) v, for each head: [B,M,H], H = heads d
  *
+ * With cap=c the scores are c tanh(scale q k^T / c) + bias (Gemma Team 2024); dS then has the factor
+ * 1 - tanh^2.
+ *
  *     %4 = saved %3 {index=0} : f32[16,4,128]
  *
  *          lse[b,h,m] = log sum over n of exp(score); -inf of an empty row
@@ -46,15 +49,25 @@
 
 /* ------------------------------------------------------------------------------ reference */
 
-/* The score of a query and a key. `head` counts over the whole batch: b * heads + h. */
-static double zfi_attention_score(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
+/* A scaled score with the cap, if there is one; *slope: its derivative by the scaled score. */
+static double zfi_attention_capped(const zfi_attention *a, double score, double *slope)
+{
+    const double t = a->cap > 0 ? tanh(score / a->cap) : 0;
+    *slope = 1 - t * t;
+    return a->cap > 0 ? a->cap * t : score;
+}
+
+/* The score of a query and a key, and its slope. `head` counts over the whole batch: b * heads +
+ * h. */
+static double zfi_attention_score(const zfi_attention *a, int64_t head, int64_t m, int64_t n,
+                                  double *slope)
 {
     int64_t b = head / a->heads, h = head % a->heads;
     int64_t q = a->q_at + (b * a->m + m) * a->row + h * a->d;
     int64_t k = zfi_attention_kv(a, a->k_at, head, n);
     double sum = 0;
     for (int64_t i = 0; i < a->d; i++) sum += zfi_get(a->q, q + i) * zfi_get(a->k, k + i);
-    sum *= a->scale;
+    sum = zfi_attention_capped(a, sum * a->scale, slope);
     if (a->bias)
         sum += zfi_get(a->bias, b * a->bias_step[0] + h * a->bias_step[1] + m * a->bias_step[2] +
                                     n * a->bias_step[3]);
@@ -78,12 +91,12 @@ static void zfi_attention_reference(void *context, int64_t row, int worker)
     const zfi_attention_run *run = context;
     const zfi_attention *a = &run->a;
     const zf_array *out = &run->launch->out, *lse = zfi_saved_out(run->launch, 0);
-    double *p = (double *)run->launch->scratch + worker * a->kept, most = -INFINITY, sum = 0;
+    double *p = (double *)run->launch->scratch + worker * a->kept, most = -INFINITY, sum = 0, slope;
     int64_t head = row / a->m, m = row % a->m, b = head / a->heads, h = head % a->heads;
     int64_t seen = zfi_attention_seen(a, b, m), first = zfi_attention_first(a, b, m);
     for (int64_t n = first; n < seen; n++) {
         p[n - first] = zfi_attention_lists(a, head, zfi_attention_past(a, b) + m, n)
-                           ? zfi_attention_score(a, head, m, n)
+                           ? zfi_attention_score(a, head, m, n, &slope)
                            : -INFINITY;
         if (p[n - first] > most) most = p[n - first];
     }
@@ -118,13 +131,13 @@ static void zfi_attention_grad_head(const zfi_attention_run *run, int64_t head, 
         double lse = zfi_get(&run->launch->args[2], head * a->m + m), delta = 0;
         for (int64_t i = 0; i < d; i++) delta += zfi_get(dy, row + i) * zfi_get(y, row + i);
         for (int64_t n = first; n < seen; n++) {
-            double kept = zfi_attention_kept(a, head, m, n), dp = 0;
+            double kept = zfi_attention_kept(a, head, m, n), dp = 0, slope = 1;
             p[n] = lse == -INFINITY || !zfi_attention_lists(a, head, m, n)
                        ? 0
-                       : exp(zfi_attention_score(a, head, m, n) - lse);
+                       : exp(zfi_attention_score(a, head, m, n, &slope) - lse);
             for (int64_t i = 0; i < d; i++)
                 dp += zfi_get(dy, row + i) * zfi_get(a->v, v_from + n * a->kv_row + i);
-            ds[n] = p[n] * (dp * kept - delta) * a->scale;
+            ds[n] = p[n] * (dp * kept - delta) * a->scale * slope;
             p[n] *= kept;
         }
         for (int64_t i = 0; i < d; i++) {
@@ -239,10 +252,12 @@ static double zfi_attention_scores(const zf_launch *l)
     return width ? flops / 4 / ((double)width / heads) : 0;
 }
 
-/* Of each score an exponential, and a random number where dropout draws. */
+/* Of each score an exponential, a random number where dropout draws, and a tanh where it is
+ * capped. */
 static double zfi_functions_attention(const zf_launch *l)
 {
-    return zfi_attention_scores(l) * (ZF_FLOAT(l, attention, p) > 0 ? 2 : 1);
+    return zfi_attention_scores(l) *
+           (1 + (ZF_FLOAT(l, attention, p) > 0) + (ZF_FLOAT(l, attention, cap) > 0));
 }
 
 /* Scores are the result of q k^T, and an operand of the product with v. */
@@ -268,6 +283,7 @@ ZFI_SAME_ATTRIBUTE(attention_grad, attention, window)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, documents)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, block)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, layouts)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, cap)
 ZFI_SAME_ATTRIBUTE(attention, dropout, p)
 ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
 /* Examples are cut, and heads of the separate form; queries where each sees all keys. */

@@ -66,12 +66,27 @@ typedef struct zfd_heads {
     const int *documents; /* [examples, m, 2], or NULL */
     zfd_listed blocks;
     float scale;        /* the scale times log2 e */
+    float cap;          /* that of scaled scores, times log2 e; 0: none */
     bool causal, well, bias_well;
     bool narrow; /* there is a window, are documents or blocks */
     bool steady; /* not narrow; rows are aligned and whole blocks of dropout, and all queries share
                     one bias */
     zfd_dropout drop;
 } zfd_heads;
+
+/* A product of q and k as a score times log2 e, with `more` added. */
+__device__ __forceinline__ float zfd_score_of(const zfd_heads &a, float product, float more)
+{
+    if (!(a.cap > 0)) return fmaf(product, a.scale, more);
+    return fmaf(a.cap, tanhf(product * a.scale / a.cap), more);
+}
+
+/* The derivative of the score by the scaled product. */
+__device__ __forceinline__ float zfd_score_slope(const zfd_heads &a, float product)
+{
+    const float t = a.cap > 0 ? tanhf(product * a.scale / a.cap) : 0;
+    return fmaf(-t, t, 1);
+}
 
 static const void *zfd_after(const void *data, int64_t count, size_t size)
 {
@@ -116,6 +131,7 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->k = packed ? zfd_after(x->data, hidden, size) : x[1].data;
     a->v = packed ? zfd_after(x->data, hidden + kv_hidden, size) : x[2].data;
     a->scale = (float)(at[3].f * 1.4426950408889634);
+    a->cap = (float)(ZF_FLOAT(l, attention, cap) * 1.4426950408889634);
     a->causal = at[4].i != 0;
     a->well = zfd_lies_well(row, size, a->q, a->k, a->v) && a->kv_row * size % 16 == 0 &&
               a->d * size % 16 == 0;

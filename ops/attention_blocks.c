@@ -129,8 +129,9 @@ static void zfi_attend_tile(const zfi_attention_worker *w, const zfi_block_tile 
             zfi_block_draws(w, b, m + i, width, draw + i * c->keys);
         if (c->a.bias) x.bias = bias, x.bias_row = c->keys;
         if (c->a.drops) x.draw = draw, x.draw_row = c->keys, x.threshold = c->a.drop.threshold;
+        zfi_cap_rows(w, &x);
         for (int64_t i = 0; i < x.rows; i++) zfi_block_hide(w, b, &x, i, m + i, width, -INFINITY);
-        if (ds) zfi_attend_grad_rows(c->isa, &x);
+        if (ds) zfi_attend_grad_rows(c->isa, &x), zfi_cap_grad_rows(w, &x);
         else zfi_attend_rows(c->isa, &x);
         for (int64_t i = 0; i < x.rows; i++) zfi_block_hide(w, b, &x, i, m + i, c->keys, 0);
         zfi_halve_rows(w, ZFI_AT_P_HALF, r, x.rows, x.s);

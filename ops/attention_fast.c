@@ -44,6 +44,7 @@ enum {
     ZFI_AT_FIX,
     ZFI_AT_DRAW, /* dropout's draws for ZFI_SCORE_ROWS rows of scores */
     ZFI_AT_BIAS, /* the bias of the same rows */
+    ZFI_AT_CAP,  /* tanh of the same rows, where scores are capped */
     ZFI_AT_ZERO, /* zeros: no bias, no dropout */
     ZFI_AT_ROWS, /* two rows of tokens */
     ZFI_AT_TOKENS, /* of a block mask: tokens of several blocks */
@@ -90,6 +91,7 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size[ZFI_AT_P_HALF] = c->half ? s / 2 : 0;
     size[ZFI_AT_BIAS] = ZFI_SCORE_ROWS * keys;
     size[ZFI_AT_DRAW] = size[ZFI_AT_BIAS] / 2;
+    size[ZFI_AT_CAP] = c->a.cap > 0 ? size[ZFI_AT_BIAS] : 0;
     size[ZFI_AT_ZERO] = keys;
     size[ZFI_AT_ROWS] = 2 * width;
     size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward && !c->a.block ? m * group : queries;
@@ -466,6 +468,30 @@ static bool zfi_block_is_listed(const zfi_attention *a, const zfi_scores *b)
     return false;
 }
 
+/* Caps the scaled scores of some rows. */
+static void zfi_cap_rows(const zfi_attention_worker *w, zfi_score_rows *x)
+{
+    const float cap = (float)w->c->a.cap, by = x->scale / cap;
+    float *t = zfi_part_of(w, ZFI_AT_CAP), *s = x->s;
+    if (!(w->c->a.cap > 0)) return;
+    for (int64_t i = 0; i < x->rows; i++, s += x->line, t += x->n) {
+        for (int64_t k = 0; k < x->n; k++) s[k] *= by;
+        zfi_vtanh(w->c->isa, t, s, x->n);
+        for (int64_t k = 0; k < x->n; k++) s[k] = cap * t[k];
+    }
+    x->scale = 1;
+}
+
+/* Their gradients become those of products. */
+static void zfi_cap_grad_rows(const zfi_attention_worker *w, const zfi_score_rows *x)
+{
+    const float scale = (float)w->c->a.scale, *t = zfi_part_of(w, ZFI_AT_CAP);
+    float *ds = x->ds;
+    if (!(w->c->a.cap > 0)) return;
+    for (int64_t i = 0; i < x->rows; i++, ds += x->line, t += x->n)
+        for (int64_t k = 0; k < x->n; k++) ds[k] *= scale * (1 - t[k] * t[k]);
+}
+
 /* Turns a block of products into what the next product reads. ds is NULL in the forward pass. */
 static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b, float *s,
                              float *ds, float *most, float *sum, float *fix)
@@ -477,12 +503,13 @@ static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b,
         zfi_score_rows x = zfi_score_rows_of(w, r, rows, n, s, ds, most, sum, fix);
         zfi_bias_of(w, b, r, &x);
         zfi_draws_of(w, b, r, &x);
+        zfi_cap_rows(w, &x);
         for (int64_t i = 0; i < rows; i++) {
             zfi_hide(&x, i, 0, zfi_row_first(b, r + i), -INFINITY);
             zfi_hide(&x, i, zfi_row_sees(b, r + i), x.n, -INFINITY);
             zfi_hide_unlisted(w, b, &x, r + i, i, -INFINITY);
         }
-        if (ds) zfi_attend_grad_rows(c->isa, &x);
+        if (ds) zfi_attend_grad_rows(c->isa, &x), zfi_cap_grad_rows(w, &x);
         else zfi_attend_rows(c->isa, &x);
         for (int64_t i = 0; i < rows; i++) {
             zfi_hide(&x, i, 0, zfi_row_first(b, r + i), 0);

@@ -429,7 +429,7 @@ static bool zfd_grad90_takes(const zf_launch *l, const zfd_heads &a, const zfd_h
     return device->wgmma && (size_t)device->shared >= zfd_grad90_bytes<zfd_bf16>() &&
            l->out.dtype != ZF_F32 && a.d == zfd_grad90::width && a.n && a.m && a.well && b.well &&
            b.dy_well && a.bias_step[2] == 0 && (a.drop.none || a.n % 8 == 0) &&
-           !a.narrow && (a.n <= zfd_grad90::keys || 6 * a.count >= device->processors);
+           !a.narrow && !(a.cap > 0) && (a.n <= zfd_grad90::keys || 6 * a.count >= device->processors);
 }
 
 static unsigned zfd_grad90_cut(const zf_launch *l, const zfd_heads &a, zfd_heads_back *b)
@@ -469,7 +469,7 @@ static zf_status zfd_grad90_launch(const zf_launch *l, const zfd_heads &a, zfd_h
 /* Whether a gradient of these heads may be taken, once it is known how operands lie. */
 static bool zfd_grad90_may(const zf_launch *l, const zfd_heads &a)
 {
-    return a.d == zfd_grad90::width && zfd_device_of(l)->wgmma && !a.narrow;
+    return a.d == zfd_grad90::width && zfd_device_of(l)->wgmma && !a.narrow && !(a.cap > 0);
 }
 
 /* The floats of scratch of such a gradient. */

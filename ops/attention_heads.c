@@ -21,6 +21,7 @@ typedef struct zfi_attention {
     int64_t block, layouts, blocks; /* block 0: no block mask */
     bool by_element;    /* of a cache: the mask is applied to scores of dense tiles, not to tiles */
     double scale, keep; /* keep: 1 / (1 - p) with dropout, else 1 */
+    double cap;         /* of scaled scores; 0: none */
     bool causal, drops;
     zfi_drop drop;
 } zfi_attention;
@@ -134,6 +135,13 @@ static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shap
                  : ZF_OK;
 }
 
+static zf_status zfi_infer_cap(const zfi_infer *c, double cap)
+{
+    return cap >= 0 && isfinite(cap)
+               ? ZF_OK
+               : zfi_infer_fail(c, ZF_ERR_ARGUMENT, "cap = %g must be 0 or above, and finite", cap);
+}
+
 /* Checks the operands of an attention, from number `first` on. Sets the shapes of q, k and the
  * scores. */
 static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q, zf_shape *k,
@@ -173,6 +181,7 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
                               (long long)window);
     if (!isfinite(scale))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", scale);
+    if (zfi_infer_cap(c, ZF_FLOAT(c, attention, cap))) return ZF_ERR_ARGUMENT;
     if (!(p >= 0 && p < 1))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "p = %g must be at least 0 and below 1", p);
     if (stream < 0 || stream > UINT32_MAX)
@@ -327,7 +336,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
         o.bias = x + count - 1;
         zfi_broadcast_strides(&o.bias->shape, &o.scores, o.bias_step);
     }
-    o.scale = ZF_FLOAT(l, attention, scale);
+    o.scale = ZF_FLOAT(l, attention, scale), o.cap = ZF_FLOAT(l, attention, cap);
     o.causal = ZF_INT(l, attention, causal) != 0;
     if (documents) o.documents = x[count].data;
     o.block = ZF_INT(l, attention, block), o.layouts = ZF_INT(l, attention, layouts);

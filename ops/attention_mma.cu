@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float *x = &s[2 * c + i / 2][2 * r + i % 2];
-                    *x = fmaf(*x, a.scale, bias[i]);
+                    *x = zfd_score_of(a, *x, bias[i]);
                 }
             }
         }
@@ -434,8 +434,9 @@ zfd_back_scores(const zfd_heads &a, const zfd_back_warp<T, D> &w, const T *q, co
         for (int e = 0; e < 2 * blocks; e++) {
             float *to = &s[e / 2][c / 2][e % 2 * 2 + c % 2];
             float *d = &dp[e / 2][c / 2][e % 2 * 2 + c % 2];
-            float prob = zfd_exp2(fmaf(*to, a.scale, bias[e] - shift));
+            float prob = zfd_exp2(zfd_score_of(a, *to, bias[e] - shift));
             *d = prob * fmaf(*d, by[e], -less);
+            if (a.cap > 0) *d *= zfd_score_slope(a, *to);
             *to = prob * by[e];
         }
     }

@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
 #pragma unroll
             for (int c = 0; c < each; c++) {
                 s[r][c] = listed && n + c < sees.end && n + c >= sees.first
-                              ? fmaf(s[r][c], a.scale, bias[c])
+                              ? zfd_score_of(a, s[r][c], bias[c])
                               : -INFINITY;
                 high = fmaxf(high, s[r][c]);
             }
@@ -337,10 +337,11 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                             drop, zfd_score_number(a, head, m + r) + (unsigned)n);
 #pragma unroll
                     for (int c = 0; c < each; c++) {
-                        float by = kept >> c & 1 ? keep : 0;
-                        float prob = zfd_exp2(fmaf(s[r][c], a.scale, bias[c] - shift));
+                        float by = kept >> c & 1 ? keep : 0, slope = 1;
+                        float prob = zfd_exp2(zfd_score_of(a, s[r][c], bias[c] - shift));
                         bool there = listed && n + c < sees.end && n + c >= sees.first;
-                        dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) : 0;
+                        if (a.cap > 0) slope = zfd_score_slope(a, s[r][c]);
+                        dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) * slope : 0;
                         s[r][c] = there ? prob * by : 0;
                     }
                 }
@@ -428,7 +429,11 @@ __global__ void __launch_bounds__(ZFD_THREADS)
             float bias[1] = {0};
             if (!sees(m, n)) return -INFINITY;
             if (a.bias) zfd_bias_of<T, 1>(a, zfd_bias_row<T>(a, head, m), n, bias);
-            return fmaf(zfd_wide_dot(q + m * a.row, k + n * a.kv_row, a.d), a.scale, bias[0]);
+            return zfd_score_of(a, zfd_wide_dot(q + m * a.row, k + n * a.kv_row, a.d), bias[0]);
+        };
+        auto slope = [&](int m, int n) {
+            if (!(a.cap > 0)) return 1.0f;
+            return zfd_score_slope(a, zfd_wide_dot(q + m * a.row, k + n * a.kv_row, a.d));
         };
         float shift = 0, by = 0;
         if (what == ZFD_ROW_OF_Y) { /* the row's maximum and sum: of each warp, then of all warps */
@@ -470,11 +475,12 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                         continue;
                     }
                     dp = zfd_wide_dot(dy + m * b.hidden, v + n * a.kv_row, a.d);
+                    const float by_slope = slope(m, n);
                     if (lane) continue;
                     prob = zfd_exp2(x - b.shift[of_row]);
                     const bool seen = sees(m, n);
                     p[i] = kept && seen ? prob * keep : 0;
-                    ds[i] = seen ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row]) : 0;
+                    ds[i] = seen ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row]) * by_slope : 0;
                 }
                 __syncthreads();
                 for (int i = 0; i < count && column < a.d; i++) {

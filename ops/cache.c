@@ -21,7 +21,7 @@
  *                        | as they were | new rows of k, v | as they were            |
  *
  * Then query m < count[b] sees the rows 0 to past[b] + m, or the last `window` of these, and y is
- * softmax(scale q k^T) v of each head, as in attention (attention.c, also for kv_heads). y is 0 for
+ * softmax(scale q k^T) v of each head, as in attention (attention.c, also for kv_heads and cap). y is 0 for
  * padding. past[b] + count[b] above C is an error of the step. No gradient. Saved: nothing.
  *
  * With `ring`, token t is in row t mod C, over the token t - C, which no query of the step sees:
@@ -56,6 +56,7 @@ static zfi_attention zfi_cached_of(const zf_launch *l)
                        .heads = ZF_INT(l, cached_attention, heads),
                        .kv_heads = ZF_INT(l, cached_attention, kv_heads),
                        .scale = ZF_FLOAT(l, cached_attention, scale),
+                       .cap = ZF_FLOAT(l, cached_attention, cap),
                        .keep = 1,
                        .causal = true};
     if (!a.kv_heads) a.kv_heads = a.heads;
@@ -176,6 +177,7 @@ static zf_status zfi_infer_cached_attention(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "window = %lld must not be negative, and scale = %g be finite",
                               (long long)window, scale);
+    if ((status = zfi_infer_cap(c, ZF_FLOAT(c, cached_attention, cap)))) return status;
     if (q->rank != 3 || q->dims[2] % heads)
         return zfi_infer_fail(
             c, ZF_ERR_SHAPE,
@@ -291,6 +293,16 @@ ZFI_KERNEL(zfi_cached_scores,
            (float *s, const float *q, int64_t rows, int64_t width, const void *k, bool half,
             int64_t k_row, int64_t keys, int64_t d, float scale),
            (s, q, rows, width, k, half, k_row, keys, d, scale))
+
+/* Caps the scores of `keys` keys; cap 0: none. */
+static void zfi_cached_cap(zfi_isa isa, float *s, int64_t rows, int64_t keys, float cap)
+{
+    for (int64_t r = 0; r < rows && cap > 0; r++, s += ZFI_LANES) {
+        for (int64_t n = 0; n < keys; n++) s[n] /= cap;
+        zfi_vtanh(isa, s, s, keys);
+        for (int64_t n = 0; n < keys; n++) s[n] *= cap;
+    }
+}
 
 /* Turns scores into e^(score - most), with the maximum `most` and the sum of each row so far, and
  * multiplies y by what the maximum has grown. */
@@ -482,9 +494,11 @@ static void zfi_cached_block(const zfi_cached_run *r, const zfi_cached_rows *blo
             if (values)
                 zfi_cached_values(r->isa, to, scores, group, r->width, of, half, a->kv_row, rows,
                                   a->d);
-            else
+            else {
                 zfi_cached_scores(r->isa, scores, to, group, r->width, of, half, a->kv_row, rows,
                                   a->d, (float)a->scale);
+                zfi_cached_cap(r->isa, scores, group, rows, (float)a->cap);
+            }
         }
     }
 }
@@ -607,11 +621,12 @@ static double zfi_flops_cached_attention(const zf_launch *l)
     return 4.0 * (double)zfi_count(&l->out) * zfi_cached_reach(l, &a);
 }
 
-/* An exponential for each score. */
+/* An exponential for each score, and a tanh where they are capped. */
 static double zfi_functions_cached_attention(const zf_launch *l)
 {
     zfi_attention a = zfi_cached_of(l);
-    return (double)a.batch * (double)a.heads * (double)a.m * zfi_cached_reach(l, &a);
+    return (double)a.batch * (double)a.heads * (double)a.m * zfi_cached_reach(l, &a) *
+           (a.cap > 0 ? 2 : 1);
 }
 
 /* ------------------------------------------------------------------------------- records */

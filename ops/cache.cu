@@ -19,7 +19,7 @@ typedef struct zfd_cached {
     int64_t rows;        /* elements of k */
     const int *lists;    /* of a block mask over the rows of a cache, or NULL */
     int block, layouts;
-    float scale;
+    float scale, cap;    /* cap 0: none */
     int32_t op, node;
     zfd_fault *fault;
 } zfd_cached;
@@ -111,6 +111,7 @@ template <class T> __global__ void zfd_cached_kernel(const zfd_cached c)
         for (int64_t i = lane; i < c.d; i += ZFD_WARP)
             score = fmaf(shared[i], zfd_to_f32(keys[from + i]), score);
         score = c.scale * zfd_warp_sum(score);
+        if (c.cap > 0) score = c.cap * tanhf(score / c.cap);
         most = fmaxf(most, score);
         base = most == -INFINITY ? 0 : most;
         fix = expf(before - base), p = expf(score - base);
@@ -151,6 +152,7 @@ static zf_status zfd_cuda_cached_attention(const zf_launch *l)
     c.layouts = (int)ZF_INT(l, cached_attention, layouts);
     if (c.block) c.lists = static_cast<const int *>(x[7].data);
     c.scale = (float)ZF_FLOAT(l, cached_attention, scale);
+    c.cap = (float)ZF_FLOAT(l, cached_attention, cap);
     c.op = l->op, c.node = l->node, c.fault = zfd_device_of(l)->fault;
     shared = (size_t)((1 + ZFD_CACHED_WARPS) * c.d + 2 * ZFD_CACHED_WARPS) * sizeof(float);
     if (!zfd_count(&l->out)) return ZF_OK;

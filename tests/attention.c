@@ -13,6 +13,8 @@ typedef struct form {
     int64_t window;
 } form;
 
+static double cap; /* of scaled scores, in all forms; 0: none */
+
 static int64_t kv_of(const form *f) { return f->kv ? f->kv : f->heads; }
 
 /* The last dimension of leaf x0, x1 or x2. */
@@ -87,10 +89,10 @@ static void form_text(char *to, const form *f, zf_dtype dtype, bool fused)
     if (fused)
         sprintf(to,
                 "%%5 = attention %s%s {p=%.17g stream=3264523141 heads=%lld scale=%.17g causal=%s "
-                "kv_heads=%lld window=%lld} : %s[%lld,%lld,%lld]\noutput %%5 \"y\"\n",
+                "kv_heads=%lld window=%lld cap=%.17g} : %s[%lld,%lld,%lld]\noutput %%5 \"y\"\n",
                 operands, f->bias ? ", %4" : "", f->p, (long long)f->heads, 1 / sqrt((double)f->d),
-                f->causal ? "true" : "false", (long long)f->kv, (long long)f->window, type, b, m,
-                hidden);
+                f->causal ? "true" : "false", (long long)f->kv, (long long)f->window, cap, type, b,
+                m, hidden);
 }
 
 /* [batch, tokens, hidden] cut into heads, each of which counts for some: [batch, heads, tokens, d]. */
@@ -100,6 +102,17 @@ static zf_tensor heads_of(const form *f, zf_tensor x, int64_t tokens, int64_t he
     x = zf_reshape(x, ZF_SHAPE(f->batch, tokens, heads, 1, f->d));
     x = zf_broadcast(x, ZF_SHAPE(f->batch, tokens, heads, times, f->d));
     return zf_transpose(zf_reshape(x, ZF_SHAPE(f->batch, tokens, f->heads, f->d)), 1, 2);
+}
+
+/* zf_nn_attention with the cap. */
+static zf_tensor capped(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias, double p)
+{
+    const double width = (double)zf_tensor_shape(q).dims[3];
+    zf_tensor scores = zf_matmul_ex(zf_scale(q, 1 / sqrt(width)), k,
+                                    &(zf_matmul_desc){.transpose_b = true});
+    scores = zf_scale(zf_tanh(zf_scale(scores, 1 / cap)), cap);
+    if (bias.graph) scores = zf_add(scores, bias);
+    return zf_matmul(zf_dropout(zf_softmax(scores), p), v);
 }
 
 static zf_tensor plain(session *s, const form *f, zf_dtype dtype)
@@ -123,8 +136,9 @@ static zf_tensor plain(session *s, const form *f, zf_dtype dtype)
         unseen = zf_values(s->graph, dtype, ZF_SHAPE(f->m, f->n), hidden_keys);
         bias = f->bias ? zf_add(bias, unseen) : unseen;
     }
-    y = zf_nn_attention(heads_of(f, x[0], f->m, f->heads), heads_of(f, x[1], f->n, kv),
-                        heads_of(f, x[2], f->n, kv), bias, f->p);
+    y = (cap > 0 ? capped : zf_nn_attention)(heads_of(f, x[0], f->m, f->heads),
+                                             heads_of(f, x[1], f->n, kv),
+                                             heads_of(f, x[2], f->n, kv), bias, f->p);
     return zf_output(zf_reshape(zf_transpose(y, 1, 2), ZF_SHAPE(f->batch, f->m, hidden)), "y");
 }
 
@@ -349,6 +363,36 @@ TEST_ONCE(attention_agrees_with_the_plain_graph)
     narrow = ZF_F32;
 }
 
+/* The same with a cap, which most scores come near. */
+TEST_ONCE(attention_with_a_cap_agrees_with_the_plain_graph)
+{
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+    static const form forms[] = {
+        {1, 2, 130, 130, 16, true, true, NO_BIAS, 0, false, 0, 0},
+        {2, 2, 37, 37, 8, true, false, OF_KEYS, 0.25, true, 0, 0},
+        {1, 4, 70, 140, 5, false, true, OF_ALL, 0.1, false, 2, 33},
+        {1, 1, 513, 200, 24, false, true, OF_QUERIES, 0, false, 0, 0},
+    };
+    static session s;
+    test_defer(t, session_close, &s);
+    cap = 0.3;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0] && !t->failed; i++)
+        for (int type = 0; type < 3 && !t->failed; type++) {
+            const zf_cpu_desc cpu = {.threads = 2, .isa = (type + i) % 2 ? NULL : "portable"};
+            zf_status status;
+            narrow = dtypes[type];
+            status = run_form(t, &s, &forms[i], ZF_F64, false, (zf_cpu_desc){.threads = 2}, &exact);
+            if (!status) status = run_form(t, &s, &forms[i], narrow, true, cpu, &got);
+            if (status) test_fail(t, __FILE__, __LINE__, "a cap", s.error.text);
+            else compare(t, __LINE__, &forms[i], narrow, cpu.isa);
+            if (type || status) continue;
+            status = run_form(t, &s, &forms[i], ZF_F64, true, (zf_cpu_desc){.threads = 2}, &got);
+            if (status) test_fail(t, __FILE__, __LINE__, "a cap", s.error.text);
+            else compare(t, __LINE__, &forms[i], ZF_F64, NULL);
+        }
+    cap = 0, narrow = ZF_F32;
+}
+
 /* With q (or k) 0 every probability is 1 over the number of keys, here a power of 2, and with small
  * integers elsewhere nothing is rounded forward: the bits are equal, so the same elements are
  * dropped. Backward each P is exp(-log n), off by the same 8 roundings of itself. */
@@ -525,6 +569,8 @@ static const struct {
      "heads; "
      "%1 = f32[2,12]"},
     {"f32[2,3,12]", "heads=2 scale=inf", "attention: scale = inf must be finite; %1 = f32[2,3,12]"},
+    {"f32[2,3,12]", "heads=2 cap=-1",
+     "attention: cap = -1 must be 0 or above, and finite; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=2 p=1",
      "attention: p = 1 must be at least 0 and below 1; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=2 p=0.1 stream=4294967296",

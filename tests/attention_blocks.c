@@ -31,13 +31,13 @@ TEST_ONCE(attention_of_blocks_and_documents_agrees_with_its_definition)
         }
 }
 
-/* Dropout is that of the kernels in double precision, which is by element. */
-TEST_ONCE(attention_of_blocks_drops_by_element)
+/* Tiles in f32 have the numbers of the kernels in double precision, which compute by element. */
+static void check_by_element(test *t, double p, double cap)
 {
     test_defer(t, session_close, NULL);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         form f = forms[i];
-        f.p = 0.25;
+        f.p = p, f.cap = cap;
         OK(t, run_form(t, &f, ZF_F64, (zf_cpu_desc){.threads = 1}), s.error.text);
         exact = got;
         for (int64_t e = 0; e < exact.count[1]; e++) /* inputs were rounded to f64 */
@@ -51,6 +51,9 @@ TEST_ONCE(attention_of_blocks_drops_by_element)
                            4 * bound_of(&f, ZF_F32, part, (double)f.tokens));
     }
 }
+
+TEST_ONCE(attention_of_blocks_drops_by_element) { check_by_element(t, 0.25, 0); }
+TEST_ONCE(attention_of_blocks_caps_by_element) { check_by_element(t, 0, 0.3); }
 
 TEST_ONCE(attention_of_blocks_has_one_result_for_any_threads)
 {

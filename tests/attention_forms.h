@@ -6,7 +6,7 @@ typedef struct form {
     const char *layout; /* as zf_block_mask_parse takes it; NULL: no block mask */
     int64_t tokens, heads, kv, d, window;
     bool packed, causal, documents, bias;
-    double p;
+    double p, cap;
 } form;
 
 enum { BATCH = 2, MOST = 1 << 17, RESULTS = 4 };
@@ -160,6 +160,7 @@ static zf_status make_graph(test *t, const form *f, zf_dtype dtype)
 {
     zf_attention_desc d = {.heads = f->heads,
                            .kv_heads = f->kv,
+                           .cap = f->cap,
                            .dropout = f->p,
                            .causal = f->causal,
                            .window = f->window};

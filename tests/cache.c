@@ -27,6 +27,8 @@ static const form forms[] = {
     {1, 1, 300, 40, ZF_F32, 5e-6, false, true, NULL},
 };
 
+static double cap; /* of scaled scores, in all forms; 0: none */
+
 /* Of block masks; the last one's rows are those of `listed`. */
 static const form masked[] = {
     {4, 2, 5, 0, ZF_F64, 1e-12, false, false, "window"},
@@ -81,6 +83,7 @@ static void build_over(test *t, part *p, const form *f, int64_t tokens, int64_t 
                                           .causal = true,
                                           .window = f->window,
                                           .ring = f->ring,
+                                          .cap = cap,
                                           .k_cache = zf_cache(g, "k_cache", f->dtype, rows),
                                           .v_cache = zf_cache(g, "v_cache", f->dtype, rows),
                                           .past = p->past,
@@ -120,7 +123,9 @@ static void expected(const form *f, int64_t b, int64_t m, int64_t head, double *
     for (int64_t n = first; n <= m; n++) {
         p[n] = 0;
         for (int64_t e = 0; e < f->d; e++) p[n] += q[e] * rounded(f, number_of(1, b, n, kv + e));
-        p[n] = sees(head, m, n) ? p[n] / sqrt((double)f->d) : -INFINITY;
+        p[n] /= sqrt((double)f->d);
+        if (cap > 0) p[n] = cap * tanh(p[n] / cap);
+        if (!sees(head, m, n)) p[n] = -INFINITY;
         most = fmax(most, p[n]);
     }
     for (int64_t n = first; n <= m; n++) sum += p[n] = most == -INFINITY ? 0 : exp(p[n] - most);
@@ -218,6 +223,15 @@ TEST_ONCE(cache_holds_what_attention_sees)
 {
     for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++)
         if (!forms[k].ring) check_form(t, &forms[k]);
+}
+
+/* The same with a cap. */
+TEST_ONCE(cache_holds_what_capped_attention_sees)
+{
+    cap = 0.7;
+    for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++)
+        if (k % 3 != 1) check_form(t, &forms[k]);
+    cap = 0;
 }
 
 static void free_mask(void *unused)

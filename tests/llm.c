@@ -42,6 +42,8 @@ static const struct {
     {"olmo2", false, false},
     {"smollm3", true, false},
     {"phi3", false, false},
+             /* Capped scores and logits. */
+             {"gemma2", true, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -234,6 +236,10 @@ TEST_ONCE(llm_granite_generates_as_transformers) { check_case_generated(t, 13, 5
 TEST_ONCE(llm_olmo2_generates_as_transformers) { check_case_generated(t, 14, 5, 1.3); }
 TEST_ONCE(llm_smollm3_generates_as_transformers) { check_case_generated(t, 15, 5, 1.3); }
 TEST_ONCE(llm_phi3_generates_as_transformers) { check_case_generated(t, 16, 5, 1.3); }
+
+TEST_ONCE(llm_gemma2_is_that_of_transformers) { check_case(t, 17, NULL); }
+TEST_ONCE(llm_gemma2_without_fusion) { check_case(t, 17, "all"); }
+TEST_ONCE(llm_gemma2_generates_as_transformers) { check_case_generated(t, 17, 5, 1.3); }
 
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
@@ -734,11 +740,11 @@ TEST_ONCE(llm_generates_between_steps_at_stage_3)
 static int export(int argc, char **argv) { return export_command(&llm_sample, argc, argv); }
 static int export_opt(int argc, char **argv) { return export_command(&opt_sample, argc, argv); }
 
-TEST_ONCE(llm_export_is_what_was_read)
+static void check_exports(test *t, int first, int end)
 {
     static const command commands[] = {{"export", "", export}, {NULL, NULL, NULL}},
                          of_opt[] = {{"export", "", export_opt}, {NULL, NULL, NULL}};
-    for (int k = 0; k < CASES; k++) {
+    for (int k = first; k < end; k++) {
         char from[140], to[340];
         char *argv[] = {(char *)"llm", "export", "--load", from, "--dtype", "f32", to, NULL};
         const bool is_opt = sample_of(k) == &opt_sample;
@@ -763,6 +769,26 @@ TEST_ONCE(llm_export_is_what_was_read)
                 test_fail(t, __FILE__, __LINE__, "a tensor is as it was", tensor);
         }
     }
+}
+
+TEST_ONCE(llm_export_is_what_was_read) { check_exports(t, 0, CASES / 2); }
+TEST_ONCE(llm_export_of_more_is_what_was_read) { check_exports(t, CASES / 2, CASES); }
+
+/* Losses over log-probabilities do not cap logits. */
+TEST_ONCE(llm_capped_logits_have_no_preferences)
+{
+    const zf_preference_desc preference = {.beta = 0.1};
+    const sample_shape shape = {.batch = 2, .sequence = 4, .preference = &preference};
+    llm_config c;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_new(NULL);
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    if (!llm_config_load(folder_of(17), &c, &error)) OK(t, error.status, error.text);
+    CHECK(t, !zf_valid(llm_build(g, &c, &shape, SAMPLE_TRAIN)));
+    CHECK(t, strstr(zf_graph_error(g),
+                    "the model caps its logits (final_logit_softcapping), which losses over "
+                    "log-probabilities do not: dpo, grpo, ppo and rlhf need a model without"));
 }
 
 /* ------------------------------------------------------------------------------------ memory */
@@ -845,10 +871,12 @@ TEST_ONCE(llm_configurations_of_families)
         "\"model_type\": \"smollm3\", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
         "\"sliding_window\": 7, \"no_rope_layer_interval\": 2, \"pad_token_id\": 3}",
         SIZES "\"model_type\": \"phi3\", \"head_dim\": 8, \"partial_rotary_factor\": 0.75, "
-              "\"pad_token_id\": 3}"};
-    llm_config c[4], again;
+              "\"pad_token_id\": 3}",
+        SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
+              "\"final_logit_softcapping\": null}"};
+    llm_config c[5], again;
     zf_error error = {ZF_OK, ""};
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 5; k++) {
         zf_json_writer *w;
         const char *text;
         (void)load_config(texts[k], &c[k], &error);
@@ -864,6 +892,7 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[1].eps == 1e-5 && c[1].ends[0] == 50279 && c[1].pad == 1 && !c[1].window);
     CHECK(t, c[2].theta == 2e6 && c[2].plain[0] == 2 && c[2].full[0] == 5 && c[2].window == 7);
     CHECK(t, c[2].tied && c[2].ends[0] == 128001);
+    CHECK(t, c[4].cap == 50 && !c[4].last_cap && c[4].full[0] == 2 && c[4].window == 4096);
     CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
 }
 
@@ -962,10 +991,15 @@ TEST_ONCE(llm_configurations_that_are_refused)
     static const struct {
         const char *text, *problem;
     } bad[] = {
-        {SIZES "\"model_type\": \"gemma2\"}",
+        {SIZES "\"model_type\": \"gemma\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
-         "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\" or \"phi3\", not "
-         "\"gemma2\""},
+         "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\" or "
+         "\"gemma2\", not \"gemma\""},
+        {SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
+               "\"attn_logit_softcapping\": 0}",
+         "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},
+        {SIZES "\"model_type\": \"gemma2\", \"rope_local_base_freq\": 10}",
+         "rope_local_base_freq is not read, and may"},
         {SIZES "\"query_pre_attn_scalar\": 8}",
          ":2:26: query_pre_attn_scalar is not read, and may change what the model computes"},
         {SIZES "\"residual_multiplier\": 2}", "residual_multiplier is not read, and may change"},
@@ -986,7 +1020,6 @@ TEST_ONCE(llm_configurations_that_are_refused)
          "hidden_activation must be gelu_pytorch_tanh, not \"gelu\""},
         {GEMMA "\"use_bidirectional_attention\": true}",
          "use_bidirectional_attention must be false, not true"},
-        {GEMMA "\"final_logit_softcapping\": 30}", "final_logit_softcapping is not read, and may"},
         {GEMMA "\"rope_parameters\": {\"rope_type\": \"default\"}}",
          "rope_parameters.rope_type is not read: rope of this family is in full_attention and"},
         {GEMMA "\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\", "

@@ -16,6 +16,7 @@ typedef enum llm_family {
     LLM_OLMO2,
     LLM_SMOLLM3,
     LLM_PHI3,
+    LLM_GEMMA2,
     LLM_FAMILIES
 } llm_family;
 
@@ -32,6 +33,7 @@ typedef struct llm_config {
     int64_t unrounded;               /* of yarn */
     double near_theta;          /* of layers with a window; they have plain rope; 0: as others */
     int64_t query;              /* scores are divided by its root; 0: width */
+    double cap, last_cap; /* of scores and of logits; 0: none */
     double score;               /* scores are multiplied by it instead; 0: they are not */
     double embedding, residual; /* what is read, and added in a layer, is multiplied by it; */
     double logits;              /* these are divided by it; 0: 1, of all three */
@@ -77,7 +79,7 @@ typedef struct llm_family_desc {
 
 const llm_family_desc *llm_family_of(const llm_config *config);
 
-extern const llm_family_desc llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3;
+extern const llm_family_desc llm_gemma2, llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3;
 
 /* The names of the norms of a Llama. */
 #define LLM_NORMS                                                                                  \

@@ -1,8 +1,11 @@
-/* Gemma 3 (Gemma Team 2025), its text part.
+/* Gemma 2 (Gemma Team 2024), and the text part of Gemma 3 (Gemma Team 2025).
  *
  *     x = embedding sqrt(H)
  *     x += norm(attend(norm(x)))    q and k normed by heads; of six layers five have a window, and a
  *     x += norm(ffn(norm(x)))       theta of their own
+ *
+ * Gemma 2 has no norms of q and k and one theta, and each second layer has a window. Its scores and
+ * logits are capped: cap tanh(x / cap).
  *
  * norm: RMS norm by 1 + weight. Where activations are 16 bits wide, 1 + weight and sqrt(H) are
  * rounded to these. */
@@ -13,13 +16,13 @@
 #include <string.h>
 
 /* hidden_activation is not that of other families, hidden_act. */
-static const char *const keys[] = {"hidden_activation",
-                                   "query_pre_attn_scalar",
-                                   "rope_local_base_freq",
-                                   "sliding_window_pattern",
-                                   "_sliding_window_pattern",
-                                   "use_bidirectional_attention",
-                                   NULL};
+static const char *const keys[] =
+    {"hidden_activation",      "query_pre_attn_scalar",   "rope_local_base_freq",
+     "sliding_window_pattern", "_sliding_window_pattern", "use_bidirectional_attention",
+     "attn_logit_softcapping", "final_logit_softcapping", NULL},
+                         *const keys2[] = {"hidden_activation",           "query_pre_attn_scalar",
+                                           "use_bidirectional_attention", "attn_logit_softcapping",
+                                           "final_logit_softcapping",     NULL};
 
 static const char activation[] = "gelu_pytorch_tanh";
 
@@ -54,12 +57,11 @@ static void read_ropes(llm_config *c, const zf_json *json, zf_error *error)
         llm_set_rope(c, &rope);
 }
 
-/* Which layers see all: those of layer_types, else each sixth. */
-static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
+/* Which layers see all: those of layer_types, else one of so many. */
+static void read_windows(llm_config *c, const zf_json *json, int64_t pattern, zf_error *error)
 {
     const zf_json *types = zf_config_member(json, "layer_types");
-    int64_t pattern = 6;
-    llm_read_window(c, json, llm_gemma3.window, error);
+    llm_read_window(c, json, llm_family_of(c)->window, error);
     zf_json_to_int(zf_config_member(json, "sliding_window_pattern"), 1, INT32_MAX, &pattern, error);
     if (error->status) return;
     if (types) llm_read_types(c, types, error);
@@ -82,7 +84,16 @@ static void read_activation(llm_config *c, const zf_json *json, zf_error *error)
     c->activation = ZF_ACTIVATION_GELU_TANH;
 }
 
-static void read(llm_config *c, const zf_json *json, zf_error *error)
+/* null: none. */
+static void read_cap(const zf_json *json, const char *key, double *cap, zf_error *error)
+{
+    const zf_json *v = zf_json_member(json, key);
+    if (v && zf_json_type_of(v) == ZF_JSON_NULL) *cap = 0;
+    zf_json_to_double(zf_config_member(json, key), 1e-3, 1e6, cap, error);
+}
+
+/* What both have. */
+static void read_both(llm_config *c, const zf_json *json, zf_error *error)
 {
     bool both_ways = false;
     read_activation(c, json, error);
@@ -90,18 +101,67 @@ static void read(llm_config *c, const zf_json *json, zf_error *error)
     zf_json_to_bool(zf_config_member(json, "use_bidirectional_attention"), &both_ways, error);
     if (both_ways && !error->status)
         zf_json_expected(zf_json_member(json, "use_bidirectional_attention"), error, "false");
+    read_cap(json, "attn_logit_softcapping", &c->cap, error);
+    read_cap(json, "final_logit_softcapping", &c->last_cap, error);
     c->embedding = sqrt((double)c->hidden);
+}
+
+static void read(llm_config *c, const zf_json *json, zf_error *error)
+{
+    read_both(c, json, error);
     if (!error->status) read_ropes(c, json, error);
-    if (!error->status) read_windows(c, json, error);
+    if (!error->status) read_windows(c, json, 6, error);
+}
+
+static void read2(llm_config *c, const zf_json *json, zf_error *error)
+{
+    read_both(c, json, error);
+    if (!error->status) read_windows(c, json, 2, error);
+}
+
+static void write_cap(zf_json_writer *w, const char *key, double cap)
+{
+    zf_json_put_key(w, key);
+    if (cap > 0) zf_json_put_double(w, cap);
+    else zf_json_put_null(w);
+}
+
+static void write2(const llm_config *c, zf_json_writer *w)
+{
+    zf_json_put_text_member(w, "hidden_activation", activation);
+    zf_json_put_int_member(w, "query_pre_attn_scalar", c->query);
+    write_cap(w, "attn_logit_softcapping", c->cap);
+    write_cap(w, "final_logit_softcapping", c->last_cap);
+    llm_write_types(c, w);
 }
 
 static void write(const llm_config *c, zf_json_writer *w)
 {
-    zf_json_put_text_member(w, "hidden_activation", activation);
-    zf_json_put_int_member(w, "query_pre_attn_scalar", c->query);
+    write2(c, w);
     zf_json_put_double_member(w, "rope_local_base_freq", c->near_theta);
-    llm_write_types(c, w);
 }
+
+#define GEMMA_NORMS                                                                                \
+    {                                                                                              \
+        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",                \
+            "post_feedforward_layernorm"                                                           \
+    }
+
+const llm_family_desc llm_gemma2 = {
+    .architecture = "Gemma2ForCausalLM",
+    .config = {.keys = keys2,
+               .defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-6, 2, 1, 0), .tied = 1,
+                                               .query = 256, .cap = 50, .last_cap = 30}},
+    .kv_heads = 4,
+    .width = 256,
+    .window = 4096,
+    .no_mlp_bias = true,
+    .read = read2,
+    .write = write2,
+    .reads_windows = true,
+    .norms = GEMMA_NORMS,
+    .one_more = true,
+};
 
 const llm_family_desc llm_gemma3 = {
     .architecture = "Gemma3ForCausalLM",
@@ -116,8 +176,7 @@ const llm_family_desc llm_gemma3 = {
     .write = write,
     .reads_rope = true,
     .reads_windows = true,
-    .norms = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-              "post_feedforward_layernorm"},
+    .norms = GEMMA_NORMS,
     .one_more = true,
     .queries = LLM_NORM_OF_HEADS,
 };

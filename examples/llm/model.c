@@ -114,6 +114,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
     zf_attention_desc attention = {.heads = c->heads,
                                    .kv_heads = c->kv_heads,
                                    .scale = c->query ? 1 / sqrt((double)c->query) : c->score,
+                                   .cap = c->cap,
                                    .dropout = c->attention_dropout,
                                    .causal = true,
                                    .window = llm_is_full(c, layer) ? 0 : c->window,
@@ -196,6 +197,7 @@ zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sam
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
     zf_tensor words, x;
     causal_blocks(&in, &rows, c->layout, c->heads);
+    in.cap = c->last_cap;
     x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }

@@ -107,6 +107,15 @@ PACKED_SUMS(1, 24, 64, 128, 4, "kv_heads=2 scale=0.25"),
 APART_GRAD(130, 72, 64, 1, 17536, "scale=0.2 p=0.2 stream=5"),
 APART_GRAD(70, 264, 64, 1, 38272, "scale=0.2 p=0.1 stream=5 causal=true"),
 APART_GRAD(270, 129, 64, 1, 33792, "scale=-0.1 causal=true"),
+/* Capped scores: all kernels, and those of cards with products of warpgroups, which leave them. */
+PACKED(1, 65, 48, 144, 2, "scale=0.25 causal=true cap=0.5"),
+PACKED(2, 136, 128, 384, 2, "scale=0.2 p=0.1 stream=5 cap=0.5"),
+PACKED(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9 cap=0.5"),
+APART(70, 136, 128, 2, "scale=0.2 cap=0.7"),
+PACKED_GRAD(1, 64, 128, 384, 2, "scale=0.125 cap=0.5"),
+PACKED_GRAD(1, 65, 48, 144, 2, "scale=0.25 p=0.1 stream=2 cap=0.5"),
+PACKED_GRAD(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9 cap=0.5"),
+APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true window=40 cap=0.4"),
 /* Fewer heads of k and v; windows. */
 PACKED(1, 70, 64, 128, 4, "kv_heads=2 scale=0.25 causal=true window=20"),
 PACKED(1, 136, 256, 384, 4, "kv_heads=1 scale=0.125 p=0.1 stream=5"),
@@ -138,6 +147,8 @@ APART_GROUPS_GRAD(1, 5, 7, 600, 300, 2, 7200, "kv_heads=1 scale=0.05 p=0.1 strea
 LISTED(33, 70, "16,1,0,1,3,5,7,0,3,5,6,7,0,0,1,1,2,0,3,0,1,3,1,2,2,3", 26, "heads=1 layouts=1"),
 LISTED(33, 24, "16,2,0,1,3,5,7,7,8,9,10,11,0,3,5,6,7,7,8,9,10,11,0,0,1,1,2,0,3,0,1,2,3,"
                "0,1,3,1,2,2,3,0,1,2,3", 44, "heads=2 layouts=2"),
+LISTED(33, 70, "16,1,0,1,3,5,7,0,3,5,6,7,0,0,1,1,2,0,3,0,1,3,1,2,2,3", 26,
+       "heads=1 layouts=1 cap=0.6"),
 #undef LISTED
 #undef PACKED
 #undef PACKED_GRAD

@@ -155,17 +155,20 @@ zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_
     return y;
 }
 
-static zf_tensor head(zf_tensor x, zf_tensor words)
+static zf_tensor head(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
-    if (zf_param_blocks(words).bits) return quantized(x, words, ZF_NONE);
-    return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
+    const zf_tensor logits =
+        zf_param_blocks(words).bits
+            ? quantized(x, words, ZF_NONE)
+            : zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
+    return in->cap > 0 ? zf_scale(zf_tanh(zf_scale(logits, 1 / in->cap)), in->cap) : logits;
 }
 
 /* The mean cross-entropy of the texts, which are the rows of x after `first`. */
 static zf_tensor texts_end(zf_tensor x, int64_t first, zf_tensor words, const causal_inputs *in)
 {
     const int64_t rows = zf_tensor_shape(x).dims[0];
-    const zf_tensor logits = head(zf_slice(x, 0, first, rows), words),
+    const zf_tensor logits = head(zf_slice(x, 0, first, rows), words, in),
                     labels = zf_reshape(in->text_labels, ZF_SHAPE(-1));
     return zf_output_ex(zf_cross_entropy(logits, labels, in->text_share), "ptx_loss",
                         &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
@@ -227,11 +230,14 @@ static zf_tensor preference_end(zf_tensor x, zf_tensor words, const causal_input
 
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
+    if (in->cap > 0 && (in->policy || in->preference))
+        return zf_fail(x, "the model caps its logits (final_logit_softcapping), which losses over "
+                          "log-probabilities do not: dpo, grpo, ppo and rlhf need a model without");
     if (in->policy) return policy_end(x, words, in);
     if (in->preference) return preference_end(x, words, in);
-    if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words), "logits");
+    if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words, in), "logits");
     return zf_output(
-        zf_cross_entropy(head(x, words), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight),
+        zf_cross_entropy(head(x, words, in), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight),
         "loss");
 }
 

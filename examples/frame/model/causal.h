@@ -39,6 +39,7 @@ typedef struct causal_inputs {
     /* For generation, with `positions`: i32 [B], tokens in the caches; and all inputs of it */
     zf_tensor past;
     zf_decode_inputs decode;
+    double cap; /* logits become cap tanh(logit / cap); 0: they stay */
 } causal_inputs;
 
 /* No input at all. */

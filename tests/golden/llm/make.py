@@ -69,6 +69,12 @@ CASES = {
                     rope_parameters=dict(
                         full_attention=dict(rope_type="linear", rope_theta=500.0, factor=2.0),
                         sliding_attention=dict(rope_type="default", rope_theta=30.0)))),
+    "gemma2": ("gemma2", True, torch.float32, True, None,
+               dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                    intermediate_size=20, num_hidden_layers=3, sliding_window=4,
+                    query_pre_attn_scalar=9, pad_token_id=0, tie_word_embeddings=False,
+                    attn_logit_softcapping=0.8, final_logit_softcapping=3.0,
+                    rope_parameters=dict(rope_type="default", rope_theta=300.0))),
     "granite": ("granite", True, torch.bfloat16, True, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
                      intermediate_size=20, attention_bias=True, mlp_bias=True, pad_token_id=0,
@@ -180,7 +186,7 @@ def make_case(name):
 
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
-           "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3}
+           "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3}
 
 
 def make_generated(names):

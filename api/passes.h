@@ -192,15 +192,16 @@ ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
  * tensor where it has none, without making it an error. */
 ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
+/* Sections of sums over what the ranks along an axis share. */
+typedef struct zf_sections {
+    int32_t tensor; /* 0: the number of ranks along it */
+} zf_sections;
+
 /* Cuts layers over ranks along the axis tensor: of two products with parameters, one after the
  * other, the first by its columns, the second by what it sums over; attention by heads. Gradients
  * and updates are cut with them. Sums over what is cut are made of `sections`, a balanced tree, and
  * have the bits of any number of ranks with as many sections. docs/axes.md has the types.
  * Requires: not zf_zero yet; after zf_autograd and the optimizer, where the step trains. */
-typedef struct zf_sections { /* of sums over what the ranks along an axis share */
-    int32_t tensor;          /* 0: the number of ranks along it */
-} zf_sections;
-
 typedef struct zf_cut_desc {
     int32_t parts;    /* ranks along tensor; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */

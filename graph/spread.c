@@ -354,8 +354,7 @@ static void zfi_spread_collective(zfi_spreading *c)
         if (zfi_spread_cut(x) & axis)
             zfi_spread_fail(c, "%%%d is cut over %s: a rank has a part of it, and none to send",
                             (int)node->args[0], zfi_axis_names[over]);
-    }
-    else zfi_spread_drop(&c->out, axis);
+    } else zfi_spread_drop(&c->out, axis);
     if (moves && !dim && c->graph->nodes[node->args[0]].shape.rank > 1) zfi_spread_flatten(&c->out);
     if (node->op == ZF_OP_reduce_scatter) c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
     if (node->op == ZF_OP_all_to_all) c->out.differs |= axis;

@@ -31,5 +31,5 @@ static double zfi_bytes_of_delay(const zf_launch *l)
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(delay, .infer = zfi_infer_delay, .grad = zfi_grad_none, .cpu = zfi_cpu_delay,
-             .writes = zfi_writes_first, .bytes = zfi_bytes_of_delay,
+             .writes = zfi_writes_first, .bytes = zfi_bytes_of_delay, .cuts = "..., ... ->",
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_READS_HALF)

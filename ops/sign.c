@@ -642,7 +642,7 @@ ZFI_OPERATOR(local_sum, .infer = zfi_infer_local_sum, .cpu = zfi_cpu_local_sum,
              .bytes = zfi_bytes_local_sum, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(assign, .infer = zfi_infer_assign, .cpu = zfi_cpu_assign, .views = zfi_views_first,
              .writes = zfi_writes_first, .bytes = zfi_bytes_assign, .ranks = ZFI_RANKS_GRADIENT,
-             .traits = ZF_OP_MUTATES)
+             .cuts = "..., ... -> ...", .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(adam_apply, .infer = zfi_infer_adam_apply, .grad = zfi_grad_none,
              .cpu = zfi_cpu_adam_apply, .writes = zfi_writes_adam_apply,
              .master = zfi_master_adam_apply, .bytes = zfi_bytes_update, .rate = 3,

@@ -3,7 +3,7 @@
  *     %2 = squares %1 {unit=16} : f64[34]       the sum of x[i]^2, x taken flat, as an exact number
  *     %3 = norm_of_squares %2, %4 : f32[]       sqrt of the sum of all operands' numbers
  *
- * Elements are added in f64 in runs of `unit`, a power of two up to 1024, which is the default. Each
+ * Elements are added in f64 in runs of `unit`, a power of two up to 1024, the default. Each
  * of these sums is cut to a multiple of 2^-340 and is then added exactly: element j of the result
  * counts multiples of 2^(20 j - 340), element 33 the runs of which the sum is 2^300 or more, or not
  * finite. So any cut into runs has the same result, and results may be added in any order, by
@@ -14,9 +14,9 @@
  * whole bucket; others are left out. wide: the norm is f64. */
 
 enum {
-    ZFI_SQUARE_BITS = 20,   /* that an element counts */
+    ZFI_SQUARE_BITS = 20,    /* that an element counts */
     ZFI_SQUARE_LOWEST = 340, /* element 0 counts multiples of 2^-340 */
-    ZFI_SQUARE_OTHER = 33,  /* the element that counts runs that are not finite */
+    ZFI_SQUARE_OTHER = 33,   /* the element that counts runs that are not finite */
     ZFI_SQUARES = 34,
     ZFI_SQUARE_CHUNKS = 256 /* at most, which are computed apart */
 };
@@ -27,8 +27,9 @@ static zf_status zfi_infer_squares(zfi_infer *c)
     const zf_attribute *blocks = &ZF_ATTRIBUTE(c, squares, blocks);
     zf_status status = zfi_infer_dtypes(c, true);
     if (!status && (unit < 0 || unit > ZFI_NORM_BLOCK || (unit & (unit - 1))))
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "unit is %lld: a power of two up to %d is needed",
-                                (long long)unit, ZFI_NORM_BLOCK);
+        status =
+            zfi_infer_fail(c, ZF_ERR_ARGUMENT, "unit is %lld: a power of two up to %d is needed",
+                           (long long)unit, ZFI_NORM_BLOCK);
     if (!status)
         status = zfi_infer_blocks(
             c, blocks, zfi_whole_blocks(zfi_node_count(c->args[0])) * (world > 1 ? world : 1));
@@ -91,8 +92,7 @@ static double zfi_sum_of_wide_squares(const zf_array *x, int64_t i, int64_t n)
 static void zfi_put_block(const zf_launch *l, int64_t block, int64_t *counts)
 {
     const zf_array *x = &l->args[0];
-    const int64_t first = block * ZFI_NORM_BLOCK,
-                  n = zfi_min(zfi_count(x) - first, ZFI_NORM_BLOCK),
+    const int64_t first = block * ZFI_NORM_BLOCK, n = zfi_min(zfi_count(x) - first, ZFI_NORM_BLOCK),
                   given = ZF_INT(l, squares, unit), unit = given ? given : ZFI_NORM_BLOCK;
     const bool wide = x->dtype == ZF_F64;
     const float *from = wide ? NULL : zfi_element(x->data, x->dtype, first);
@@ -109,7 +109,8 @@ static void zfi_put_block(const zf_launch *l, int64_t block, int64_t *counts)
 /* The block of the whole bucket is one of those that are listed. */
 static bool zfi_is_listed_block(const zf_launch *l, int64_t block)
 {
-    const int64_t *ends = ZF_LIST(l, squares, blocks).data, count = ZF_LIST(l, squares, blocks).count;
+    const int64_t *ends = ZF_LIST(l, squares, blocks).data,
+                  count = ZF_LIST(l, squares, blocks).count;
     int64_t k = 0;
     while (k < count && ends[k + 1] <= block) k += 2;
     return !count || (k < count && ends[k] <= block);
@@ -142,7 +143,8 @@ static size_t zfi_scratch_squares(const zf_launch *l)
 
 static zf_status zfi_cpu_squares(const zf_launch *l)
 {
-    const int64_t chunks = zfi_div_up(zfi_whole_blocks(zfi_count(&l->args[0])), zfi_square_chunk(l));
+    const int64_t chunks =
+        zfi_div_up(zfi_whole_blocks(zfi_count(&l->args[0])), zfi_square_chunk(l));
     zfi_split(l, chunks, 1, zfi_squares_of_chunks);
     for (int64_t j = 0; j < ZFI_SQUARES; j++) {
         int64_t sum = 0;

@@ -307,8 +307,14 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, FLAG, keep_gradients, 0, NULL, .flag = ""),
     ZF_OPTION(zf_training, DESC, ema, 0, NULL, .rows = zfi_ema_options,
               .help = "append a moving average of each parameter"),
-    ZF_OPTION(zf_training, COUNT, tensor, 1, "[1,1048576]", .flag = ""),
-    ZF_OPTION(zf_training, DESC, sections, 0, NULL, .rows = zfi_sections_options),
+    ZF_OPTION(zf_training, COUNT, tensor, 1, "[1,1048576]", .topic = "ranks", .unit = "T",
+              .traits = ZF_OPTION_BASIC,
+              .help = "ranks that share each layer; the others share the batch"),
+    ZF_OPTION(zf_training, DESC, sections, 0, NULL, .topic = "ranks", .flag = "sections",
+              .rows = zfi_sections_options, .traits = ZF_OPTION_CHANGES,
+              .help =
+                  "sections of sums over what ranks share; runs with as many have the same bits "
+                  "on any number of ranks that divides it; without it --tensor"),
     ZF_OPTION(zf_training, DESC, stages, 0, NULL, .rows = zfi_stages_options),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
               .with = ZFI_SAME_STEPS),
@@ -430,5 +436,6 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.precision = zfi_precision_resolved(&t.precision);
     t.lora = adapts ? zfi_lora_resolved(&t.lora) : (zf_lora_desc){.rank = 0};
     t.recompute = zfi_recompute_resolved(&t);
+    t.sections.tensor = zfi_tensor_sections(&t);
     return t;
 }

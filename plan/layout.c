@@ -40,7 +40,7 @@ typedef struct zfi_stored {
     zf_shape shape;
     zfi_spread spread; /* over the ranks of a mesh */
     int32_t of;     /* the parameter whose master weights or average these are; -1: none */
-    int32_t follower;    /* of a parameter: the first tensor of which it is that one; -1: none */
+    int32_t follower;      /* of a parameter: the first tensor of which it is that one; -1: none */
     int32_t next_follower; /* the next one of the same parameter; -1: none */
     int32_t bucket; /* -1: it is loose */
     int64_t at;     /* its first element in the bucket */
@@ -117,10 +117,11 @@ static zf_status zfi_check_axes(const zf_store *s, const char *call, zf_error *e
     char mesh[ZFI_MESH_TEXT];
     if (!s->axes.count || (s->axes.count == 1 && s->axes.axis[0].over == ZF_OVER_TENSOR))
         return ZF_OK;
-    return zfi_fail(error, ZF_ERR_ARGUMENT,
-                    "%s: checkpoints are of ranks along data and tensor alone, and these are a mesh "
-                    "of %s",
-                    call, zfi_mesh_text(mesh, zfi_store_mesh(s, 1)));
+    return zfi_fail(
+        error, ZF_ERR_ARGUMENT,
+        "%s: checkpoints are of ranks along data and tensor alone, and these are a mesh "
+        "of %s",
+        call, zfi_mesh_text(mesh, zfi_store_mesh(s, 1)));
 }
 
 /* How the ranks along tensor have a tensor: the whole one is runs of `run` elements, of which each

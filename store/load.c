@@ -643,8 +643,9 @@ static zf_status zfi_load_put_box(zfi_loading *l, int32_t k, int64_t from, int64
         first = to > mine.first ? to : mine.first;
         end = zfi_min(to + n, mine.first + mine.count);
         if (first < end)
-            status = zfi_load_put(l, k, &mine, first, end,
-                                  data + (size_t)(at - from + first - to) * zf_dtype_size(t->dtype));
+            status =
+                zfi_load_put(l, k, &mine, first, end,
+                             data + (size_t)(at - from + first - to) * zf_dtype_size(t->dtype));
     }
     return status;
 }
@@ -722,10 +723,9 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
         if (write) {
             int64_t first = low > begin ? low : begin, last = high < end ? high : end;
             const char *data = l->piece + (first - low) * size;
-            zf_status status = means
-                                   ? zfi_load_add_rows(l, part->tensor, first, last, data)
+            zf_status status = means   ? zfi_load_add_rows(l, part->tensor, first, last, data)
                                : boxed ? zfi_load_put_box(l, part->tensor, first, last, data)
-                                   : zfi_load_put(l, part->tensor, &portion, first, last, data);
+                                       : zfi_load_put(l, part->tensor, &portion, first, last, data);
             if (status) return status;
         }
         if (crc == expected || (at + n < bytes && (at + n) % span)) continue;

@@ -197,8 +197,7 @@ static void zfi_save_join(zfi_saving *s, const zfi_stored *t, size_t at, size_t 
     for (size_t end = at + bytes, to = 0, n; at < end; at += n, to += n) {
         const size_t number = at / run, part = number % (size_t)box.parts, in = at % run;
         n = run - in < end - at ? run - in : end - at;
-        memcpy(s->piece + to,
-               s->parts_of + part * each + number / (size_t)box.parts * run + in, n);
+        memcpy(s->piece + to, s->parts_of + part * each + number / (size_t)box.parts * run + in, n);
     }
 }
 
@@ -344,8 +343,8 @@ static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writ
         for (int32_t i = 0; i < zfi_len(store->tensors); i++) {
             const zfi_stored *t = zfi_named_tensor(store, &store->tensors[i]);
             if (zfi_list_has(s, list, kind, i, &portion))
-                sums += zfi_put_tensor(json, t, zfi_whole_shape(store, t), &portion, kind, file,
-                                       sums);
+                sums +=
+                    zfi_put_tensor(json, t, zfi_whole_shape(store, t), &portion, kind, file, sums);
         }
     }
     zf_json_end(json);

@@ -95,6 +95,35 @@ weights() {
 }
 check 'weights go out and in' weights
 
+# Ranks along tensor: the bits of one rank with as many sections, which go on on other ranks.
+same_values() {
+    cmp "$1/params.safetensors" "$2/params.safetensors" &&
+        cmp "$1/state.safetensors" "$2/state.safetensors"
+}
+shared() {
+    set -- --eval-batches 1 --micro-batches 2
+    pretrain --steps 3 --sections tensor=2 --save "$work/of one" "$@" &&
+        pretrain --steps 3 --ranks 4 --tensor 2 --zero 2 --save "$work/shared" --eval-batches 1 &&
+        same_values "$work/of one" "$work/shared" &&
+        pretrain --steps 4 --ranks 2 --tensor 2 --load "$work/of one" --save "$work/goes on" "$@" &&
+        pretrain --steps 4 --sections tensor=2 --load "$work/shared" --save "$work/one goes on" "$@" &&
+        same_values "$work/goes on" "$work/one goes on" &&
+        pretrain --steps 4 --load "$work/shared" "$@" &&
+        grep -q 'was trained with 2 sections of sums, not 1: bits differ (--sections tensor=2)' \
+            "$work/out"
+}
+check 'ranks share layers' shared
+refused() {
+    "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
+        --quiet "$@"
+}
+check 'ranks that tensor does not divide' fails 1 'gpt: --tensor 3 does not divide the 4 ranks' \
+    refused --ranks 4 --tensor 3
+check 'sections that tensor does not divide' fails 2 "gpt: pretrain: --sections tensor=S: S must be \
+a multiple of --tensor; $list" refused --ranks 2 --tensor 2 --sections tensor=3
+check 'weights of a folder' fails 2 "gpt: pretrain: --tensor shares what a checkpoint has: first \
+--steps 0 --save DIR without it, then --load DIR; $list" refused --ranks 2 --tensor 2 --init "$work/learned"
+
 # A model of blocks generates with them, as a checkpoint and as a folder; its weights do not become those
 # of a model that sees all by an oversight.
 blocks='layout=window,length=32,width=1'

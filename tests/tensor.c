@@ -39,8 +39,7 @@ static void build_bert(zf_graph *g, int64_t batch)
     if (!bert_config_load("tiny", &c, &error)) return;
     c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
     c.positions = 16, c.dropout = c.attention_dropout = 0;
-    bert_build(g, &c,
-               &(sample_shape){.batch = batch, .sequence = TOKENS, .predictions = 2 * batch},
+    bert_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS, .predictions = 2 * batch},
                false);
 }
 
@@ -128,7 +127,7 @@ static void run_part(test *t, team *m, bool last)
     for (int r = 0; r < m->world; r++) CHECK_TEXT(t, zf_program_error(m->programs[r]), "");
 }
 
-/* How ranks share a run: of PARTS parts of a batch each along data has some, one after the other. */
+/* How ranks share a run. */
 typedef struct layout {
     int32_t tensor, sections, data;
     int stage;
@@ -340,6 +339,17 @@ TEST_ONCE(tensor_clipping)
     check_model(t, BERT, 4, 4);
 }
 
+/* What reads or writes elements of parameters besides updates. */
+TEST_ONCE(tensor_states)
+{
+    how = (zf_training){.ema.decay = 0.9, .delay = true, .clip = INFINITY};
+    check_model(t, LLAMA, 2, 2);
+    how = (zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS};
+    check_model(t, LLAMA, 2, 2);
+    how = (zf_training){.offload = {.optimizer = ZF_HOST, .activations = ZF_HOST}};
+    check_model(t, LLAMA, 2, 2);
+}
+
 /* Two ranks along data and two along tensor, at each stage. */
 TEST_ONCE(tensor_with_zero)
 {
@@ -373,7 +383,8 @@ static void on_each(test *t, team *m, void *(*call)(void *))
     for (int r = 0; r < m->world; r++)
         if (pthread_create(&m->members[r].thread, NULL, call, &m->members[r])) abort();
     for (int r = 0; r < m->world; r++) pthread_join(m->members[r].thread, NULL);
-    for (int r = 0; r < m->world; r++) CHECK_TEXT(t, zf_store_error(zf_program_store(m->programs[r])), "");
+    for (int r = 0; r < m->world; r++)
+        CHECK_TEXT(t, zf_store_error(zf_program_store(m->programs[r])), "");
 }
 
 /* One rank, and several in this layout, go on from what several have saved; several in another
@@ -444,16 +455,21 @@ TEST_ONCE(tensor_refusals)
     char *text = model_text(LLAMA, BATCH), without[2000] = "";
     test_defer(t, free, text);
     how = (zf_training){.tensor = 4};
-    check_refused(t, text, "zf_cut: dimension 0 of \"model.layers.0.self_attn.q_proj.weight\" may be "
-                           "cut into divisors of 2, and there are 4 ranks");
+    check_refused(t, text,
+                  "zf_cut: dimension 0 of \"model.layers.0.self_attn.q_proj.weight\" may be "
+                  "cut into divisors of 2, and there are 4 ranks");
     how = (zf_training){.tensor = 2, .sections.tensor = 3};
     check_refused(t, text, "zf_cut: 3 sections are not divided by 2 ranks");
     how = (zf_training){.tensor = 2, .sections.tensor = 64};
     check_refused(t, text, "is kept by");
-    check_parsed(t, "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"
-                    "output %2 \"y\"\n", "unit is 3: a power of two up to 1024 is needed");
-    check_parsed(t, "%1 = input \"x\" : f64[8]\n%2 = norm_of_squares %1 : f32[]\n"
-                    "output %2 \"y\"\n", "operand 0 is no result of squares");
+    check_parsed(t,
+                 "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"
+                 "output %2 \"y\"\n",
+                 "unit is 3: a power of two up to 1024 is needed");
+    check_parsed(t,
+                 "%1 = input \"x\" : f64[8]\n%2 = norm_of_squares %1 : f32[]\n"
+                 "output %2 \"y\"\n",
+                 "operand 0 is no result of squares");
     check_parsed(t,
                  "mesh tensor=2\nzero stage=0 world=1 micro_batches=1\n"
                  "%1 = param \"a\" : f32[4@tensor]\n%2 = param \"b\" : f32[4]\n"

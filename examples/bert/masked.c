@@ -205,6 +205,7 @@ static void print_score(const sample_score *score, const void *config, double un
 }
 
 const objective masked_objective = {
+    .shares_layers = true,
     .losses = {"loss", "mlm_loss", "nsp_loss"},
     .curve = 1,
     .curve_title = "masked-language loss",

@@ -195,7 +195,7 @@ static void zfi_parallel_leaf(zfi_parallel *c, int32_t id)
         zfi_class_keep(c, id, id);
 }
 
-/* A reader of a flat value that does not take all values of one operand of that keeps them whole. */
+/* A reader of a flat value that does not take all values of one operand keeps these whole. */
 static void zfi_parallel_flat(zfi_parallel *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];
@@ -215,8 +215,7 @@ static void zfi_parallel_letters(zfi_parallel *c, int32_t id)
     }
     for (int32_t l = 0; l < cuts.letters; l++) zfi_parallel_letter(c, id, &cuts, l);
     zfi_parallel_unlettered(c, id, &cuts);
-    if (cuts.flat[ZFI_CUT_RESULT][0])
-        c->flat[id] = node->args[cuts.flat[ZFI_CUT_RESULT][0] - 1];
+    if (cuts.flat[ZFI_CUT_RESULT][0]) c->flat[id] = node->args[cuts.flat[ZFI_CUT_RESULT][0] - 1];
 }
 
 /* The same of a reshape, as one of another value. */
@@ -435,9 +434,9 @@ static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, const zfi_before_cu
                           zfi_with({.i = c->d.parts}, {.i = ZF_OVER_TENSOR}, {.i = 1}));
     for (int32_t k = g->nodes[id].arg_count; k < of->args && x; k++) {
         const int32_t arg = g->nodes[id].args[k];
-        x = zfi_append_nodes(g, add, NULL, x,
-                             zfi_parallel_cast(g, c->instead[arg] ? c->instead[arg] : arg,
-                                               g->nodes[x].dtype));
+        x = zfi_append_nodes(
+            g, add, NULL, x,
+            zfi_parallel_cast(g, c->instead[arg] ? c->instead[arg] : arg, g->nodes[x].dtype));
     }
     if (of->activation && x) x = zfi_parallel_activate(c, id, x, of);
     return zfi_parallel_cast(g, x, of->dtype);
@@ -569,7 +568,7 @@ static void zfi_parallel_run(zfi_parallel *c)
 }
 
 static const zf_option zfi_sections_options[] = {
-    ZF_OPTION(zf_sections, COUNT, tensor, 0, "[0,1048576]", .flag = ""),
+    ZF_OPTION(zf_sections, COUNT, tensor, 0, "[0,1048576]", .traits = ZF_OPTION_CHANGES),
     {.name = NULL}};
 
 static const zf_option zfi_cut_options[] = {

@@ -212,10 +212,10 @@ static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
     int64_t *blocks = zfi_calloc(&g->memory, 2 * (size_t)z->cut.buckets[f].count, sizeof *blocks);
     if (!blocks) zfi_graph_nomem(g);
     if (value && blocks && !made)
-        made = zfi_lifted_node(
-            z, f, ZF_OP_squares, &value, 1,
-            zfi_with(unit, {.i = z->sharded ? z->shards : 0},
-                     zfi_listed(blocks, zfi_squared_blocks(z, f, unit.i, blocks))));
+        made =
+            zfi_lifted_node(z, f, ZF_OP_squares, &value, 1,
+                            zfi_with(unit, {.i = z->sharded ? z->shards : 0},
+                                     zfi_listed(blocks, zfi_squared_blocks(z, f, unit.i, blocks))));
     z->lift[id] = (zfi_lift){ZFI_LIFT_SQUARES, member, made};
     zfi_free_blocks(z, blocks, f);
 }

@@ -18,7 +18,16 @@ bool run_agree(run *r)
     return !r->agreed;
 }
 
-int64_t run_parts(const run_job *job) { return job->ranks.world * settings_micro_batches(&job->o); }
+int32_t run_data_ranks(const run_job *job)
+{
+    const int32_t tensor = job->o.training.tensor;
+    return job->ranks.world / (tensor > 1 ? tensor : 1);
+}
+
+int64_t run_parts(const run_job *job)
+{
+    return run_data_ranks(job) * settings_micro_batches(&job->o);
+}
 
 int64_t run_tokens(const run_job *job)
 {
@@ -229,6 +238,14 @@ static bool save(run *r)
 
 /* ---------------------------------------------------------------------------------- beginning */
 
+static bool shares_layers(const run_job *job, zf_error *error)
+{
+    const int32_t tensor = job->o.training.tensor;
+    return tensor < 2 || job->ranks.world % tensor == 0 ||
+           fail(error, ZF_ERR_ARGUMENT, "--tensor %d does not divide the %d ranks", (int)tensor,
+                (int)job->ranks.world);
+}
+
 /* A batch that cannot be split into its parts is an error, which names a number that can. */
 static bool fits_parts(const run_job *job, int64_t batch, zf_error *error)
 {
@@ -241,7 +258,7 @@ static bool fits_parts(const run_job *job, int64_t batch, zf_error *error)
                 "%.300s%s%lld examples cannot be split into %lld equal parts (ranks %d x "
                 "micro-batches %lld); %s%lld can",
                 o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
-                (long long)batch, (long long)parts, (int)job->ranks.world,
+                (long long)batch, (long long)parts, (int)run_data_ranks(job),
                 (long long)settings_micro_batches(o), fewer, (long long)(less + parts));
 }
 
@@ -528,7 +545,10 @@ static void print_beginning(const run *r)
            (double)info.peak_bytes / 1048576);
     if (info.plan.inverted) printf(", %d values recomputed by invert", (int)info.plan.inverted);
     if (job->ranks.world > 1)
-        printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->training.zero.stage);
+        printf(" on each of %d ranks (%.0d%sZeRO stage %d)", (int)job->ranks.world,
+               job->ranks.world == run_data_ranks(job) ? 0 : (int)o->training.tensor,
+               job->ranks.world == run_data_ranks(job) ? "" : " along tensor, ",
+               (int)o->training.zero.stage);
     printf("\n");
     shape_phases_tell(&job->phases);
     if (o->cost) print_estimate(r);
@@ -755,7 +775,8 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
         return command_error("%s", error.text);
     if (!job.ranks.first) settings_tell(o);
     if (!o->threads) o->threads = ranks_processors(&job.ranks);
-    if (open_job(&job, &job.error)) compare_settings(&job, &job.error);
+    if (shares_layers(&job, &job.error) && open_job(&job, &job.error))
+        compare_settings(&job, &job.error);
     job.report.save = o->save, job.report.load = o->load;
     job.report.init = settings_adapts(o) ? NULL : o->init; /* an adapter's base is read in any case */
     job.report.steps = o->steps;

@@ -457,6 +457,7 @@ static void print_score(const sample_score *score, const void *config, double un
 }
 
 const objective causal_objective = {
+    .shares_layers = true,
     .losses = {"loss"},
     .curve_title = "loss",
     .scores = {{"loss", "loss", false, false}},

@@ -117,6 +117,7 @@ typedef struct objective {
     int64_t least_sequence;
     bool no_dropout; /* a model with dropout is an error */
     bool joins; /* checkpoints have parameters besides those of the session that trains */
+    bool shares_layers; /* ranks along tensor can share a model that is trained for it */
     bool scores_texts; /* texts get a score, of a model with zf_config_facts.scores */
     zf_folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 

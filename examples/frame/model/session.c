@@ -50,6 +50,7 @@ static zf_training sharing_training(const session *s, const session_desc *d)
     t.precision = from->precision, t.tile = from->tile;
     if (d->with == SESSION_BASE) t.lora = (zf_lora_desc){.rank = 0};
     if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
+    t.tensor = from->tensor, t.sections = from->sections;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
     t.zero.hold |= d->hold && brings_parameters(from, s->world);
     t.prefetch = from->prefetch, t.cost = from->cost;
@@ -100,7 +101,9 @@ static void set_sharing(session *s, const session_desc *d)
     const zf_zero_desc *zero = &d->training.zero;
     const zf_comm *comm = d->share ? d->share->comm : d->comm;
     s->comm = comm;
-    s->rank = comm ? comm->rank : 0, s->world = comm ? comm->world : 1;
+    const int32_t tensor = (d->share ? &d->share->training : &d->training)->tensor;
+    const int32_t sharing = tensor > 1 ? tensor : 1; /* ranks with one part of the batch */
+    s->rank = comm ? comm->rank / sharing : 0, s->world = comm ? comm->world / sharing : 1;
     s->micro_batches = zero->micro_batches ? zero->micro_batches : 1;
     s->buckets = d->share ? d->share->buckets
                           : comm || zero->stage || s->micro_batches > 1 ||

@@ -333,6 +333,24 @@ static const char *wrong_onebit(const settings *o)
     return NULL;
 }
 
+/* What ranks along tensor cannot do yet. */
+static const char *wrong_tensor(const settings *o)
+{
+    const zf_training *t = &o->training;
+    if (t->tensor < 2 && t->sections.tensor < 2) return NULL;
+    if (t->tensor > 1 && t->sections.tensor && t->sections.tensor % t->tensor)
+        return "--sections tensor=S: S must be a multiple of --tensor";
+    if (o->device.kind != DEVICE_CPU) return "--tensor and --sections are for --device cpu";
+    if (settings_adapts(o)) return "--tensor and --lora exclude each other";
+    if (o->init && !o->load)
+        return "--tensor shares what a checkpoint has: first --steps 0 --save DIR without it, then "
+               "--load DIR";
+    if (o->memory) return "--tensor and --memory exclude each other";
+    if (o->dump_grads || o->dump)
+        return "--tensor and files of one rank (--dump) exclude each other";
+    return NULL;
+}
+
 /* What the tables do not say: options that are needed, or that contradict one another. */
 static const char *wrong(const settings *o)
 {
@@ -354,7 +372,7 @@ static const char *wrong(const settings *o)
     if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
     if (o->corpus && !o->steps && !o->eval_batches && !o->save)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
-    return wrong_onebit(o);
+    return wrong_onebit(o) ? wrong_onebit(o) : wrong_tensor(o);
 }
 
 /* Resolves all but the description of the passes. */
@@ -562,5 +580,7 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         return fail(error, ZF_ERR_ARGUMENT,
                     "--seq takes a whole number from %lld to 65536, not '%lld'",
                     (long long)sample->objective->least_sequence, (long long)o->seq);
+    if (o->training.tensor > 1 && !sample->objective->shares_layers)
+        return fail(error, ZF_ERR_ARGUMENT, "--tensor is for pretrain and finetune");
     return !(sample->wrong && refuse(error, sample->wrong(o))) && !refuse(error, wrong(o));
 }

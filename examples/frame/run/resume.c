@@ -53,6 +53,14 @@ static bool ranks_have_states(const zf_training *t)
            t->optimizer == ZF_ZERO_ONE_ADAM || t->zero.loco;
 }
 
+static const char sections_note[] = "sections";
+
+/* Sections of the sums that ranks along tensor share. */
+static int64_t sections_of(const run_job *job)
+{
+    return zf_training_resolved(&job->o.training).sections.tensor;
+}
+
 static void make_notes(notes *n, const run_job *job)
 {
     const dataset *d = &job->data;
@@ -71,6 +79,8 @@ static void make_notes(notes *n, const run_job *job)
     snprintf(add(n, "steps", NULL), NOTE, "%lld", (long long)job->o.steps);
     snprintf(add(n, "ranks with states", NULL), NOTE, "%d",
              ranks_have_states(&job->o.training) ? (int)job->ranks.world : 0);
+    if (sections_of(job) > 1)
+        snprintf(add(n, sections_note, NULL), NOTE, "%lld", (long long)sections_of(job));
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest, d->begins);
 }
 
@@ -408,6 +418,19 @@ static void tell_changes(const run *r, const notes *n)
     if (differs(r, &note[STEPS], note[STEPS].value, saved)) tell_steps(r, saved);
 }
 
+/* Other sections are other bits, and nothing else. */
+static void tell_sections(const run *r)
+{
+    char saved[NOTE] = "1";
+    zf_error none = {ZF_OK, ""};
+    if (zf_checkpoint_note(r->job->o.load, sections_note, saved, sizeof saved, &none))
+        snprintf(saved, sizeof saved, "1");
+    if (strtoll(saved, NULL, 10) != sections_of(r->job))
+        printf("%s was trained with %s sections of sums, not %lld: bits differ (--sections "
+               "tensor=%s)\n",
+               r->job->o.load, saved, (long long)sections_of(r->job), saved);
+}
+
 bool run_resume(run *r)
 {
     zf_store *store = zf_program_store(r->session.program);
@@ -419,6 +442,6 @@ bool run_resume(run *r)
     if (!run_agree(r)) return false;
     status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = merges});
     if (status) return fail(&r->error, status, "%s", zf_store_error(store));
-    if (r->leads) tell_changes(r, &n), tell_deepspeed(r);
+    if (r->leads) tell_changes(r, &n), tell_deepspeed(r), tell_sections(r);
     return true;
 }

@@ -77,6 +77,8 @@ typedef struct run {
 } run;
 
 /* The number of parts of a global batch: ranks times micro-batches. */
+/* Ranks that share the batch: those along data. */
+int32_t run_data_ranks(const run_job *job);
 int64_t run_parts(const run_job *job);
 
 /* The tokens of a global batch, padding included; of the first `done` steps. */

@@ -34,7 +34,7 @@ static void write_model(char text[TEXT])
 
 /* How a step is made; then come stages, and zero where it has a text. */
 typedef struct made {
-    const char *passes, *zero, *layers;
+    const char *passes, *zero, *layers, *then; /* then: after zero */
     int pipe, data, micro; /* ranks along the axes, micro-batches */
 } made;
 
@@ -47,8 +47,8 @@ static zf_status to_stages(zf_graph *g)
     int at = snprintf(passes, sizeof passes, "%s; stages ranks=%d%s%s", m->passes, m->pipe,
                       m->layers ? " layers=" : "", m->layers ? m->layers : "");
     if (m->zero)
-        snprintf(passes + at, sizeof passes - (size_t)at, "; zero %s world=%d micro_batches=%d",
-                 m->zero, m->data, m->micro);
+        snprintf(passes + at, sizeof passes - (size_t)at, "; zero %s world=%d micro_batches=%d%s",
+                 m->zero, m->data, m->micro, m->then ? m->then : "");
     if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
     return zf_graph_status(g) ? zf_graph_status(g) : ZF_ERR_ARGUMENT;
 }
@@ -192,6 +192,7 @@ TEST_ONCE(stages_have_the_bits_of_one_rank_with_zero)
         made m = {.passes = k % 2 ? "precision bf16; autograd %94; simplify; clip 0.5; adamw lr"
                                   : "autograd %94; simplify; clip 0.5; adamw lr",
                   .zero = zeros[k / 3],
+                  .then = k % 3 == 2 ? "; prefetch bytes=100000" : NULL,
                   .pipe = 1,
                   .data = k % 3 ? 2 : 1,
                   .micro = k % 3 == 1 ? 1 : 3};

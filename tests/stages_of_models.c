@@ -75,9 +75,11 @@ static void feed(const member *m, int64_t part, int step)
 /* How a step is made, on so many ranks along pipe. */
 typedef struct made {
     kind of;
-    int pipe, micro;
+    int pipe, micro; /* ranks along pipe */
     zf_training t;
 } made;
+
+static int world_of(const made *how) { return how->pipe * (how->t.tensor ? how->t.tensor : 1); }
 
 typedef struct rank_run {
     member m;
@@ -95,7 +97,7 @@ static void *run_rank(void *object)
             feed(&r->m, k, step);
             status = k + 1 < r->how->micro ? zf_micro(r->m.program) : zf_step(r->m.program);
         }
-        for (int k = 0; k < 2 && !status; k++)
+        for (int k = 0; k < (r->how->t.tensor ? 1 : 2) && !status; k++)
             status = zf_read(r->m.program, zf_graph_find(r->m.graph, k ? "grad_norm" : "loss"),
                              &r->losses[step][k], sizeof(float));
     }
@@ -127,6 +129,9 @@ static void compare(test *t, const rank_run *one, const rank_run *ranks, int cou
     static float want[MOST], got[MOST];
     int params = 0, compared = 0;
     zf_node node;
+    for (int r = 0; r < count; r++)
+        CHECK(t, !memcmp(ranks[r].losses, one->losses, sizeof one->losses));
+    if (one->how->t.tensor) return; /* parameters are cut */
     for (int32_t k = 0; zf_graph_node(one->m.graph, k, &node); k++) {
         const size_t bytes = zf_tensor_bytes(zf_graph_find(one->m.graph, node.name));
         if (node.op != ZF_OP_param) continue;
@@ -142,23 +147,21 @@ static void compare(test *t, const rank_run *one, const rank_run *ranks, int cou
         }
     }
     CHECK(t, params > 10 && compared == params);
-    for (int r = 0; r < count; r++)
-        CHECK(t, !memcmp(ranks[r].losses, one->losses, sizeof one->losses));
 }
 
 /* Runs that many ranks; those of `one`, where it is given, are compared. */
 static void run(test *t, const made *how, rank_run *ranks, const rank_run *one, zf_local **local)
 {
-    int started = 0;
-    *local = zf_local_new(&(zf_local_desc){.world = how->pipe}, NULL);
+    const int world = world_of(how);
+    *local = zf_local_new(&(zf_local_desc){.world = world}, NULL);
     if (!*local) abort();
-    for (; started < how->pipe; started++)
-        if (!start(t, &ranks[started], how, zf_local_comm(*local, started))) return;
-    for (int r = 0; r < how->pipe; r++)
+    for (int r = 0; r < world; r++)
+        if (!start(t, &ranks[r], how, zf_local_comm(*local, r))) return;
+    for (int r = 0; r < world; r++)
         if (pthread_create(&ranks[r].m.thread, NULL, run_rank, &ranks[r])) abort();
-    for (int r = 0; r < how->pipe; r++) pthread_join(ranks[r].m.thread, NULL);
-    for (int r = 0; r < how->pipe; r++) CHECK_TEXT(t, ranks[r].said, "");
-    if (one) compare(t, one, ranks, how->pipe);
+    for (int r = 0; r < world; r++) pthread_join(ranks[r].m.thread, NULL);
+    for (int r = 0; r < world; r++) CHECK_TEXT(t, ranks[r].said, "");
+    if (one) compare(t, one, ranks, world);
 }
 
 static void stop(rank_run *ranks, int count, zf_local *local)
@@ -171,18 +174,18 @@ static void stop(rank_run *ranks, int count, zf_local *local)
 
 static void models(test *t, const made *ways, int count)
 {
-    static rank_run one[1], ranks[DEEP];
+    static rank_run one[DEEP], ranks[2 * DEEP];
     for (int k = 0; k < count && !t->failed; k++) {
         zf_local *local[2] = {NULL, NULL};
-        made how = ways[k];
-        how.pipe = 1;
-        run(t, &how, one, NULL, &local[0]);
+        made how = ways[k], alone = ways[k];
+        how.pipe = alone.pipe = 1;
+        run(t, &alone, one, NULL, &local[0]);
         for (int pipe = 2; pipe <= DEEP && !t->failed && !t->unwound; pipe += 2) {
             how.pipe = pipe;
             run(t, &how, ranks, one, &local[1]);
-            stop(ranks, pipe, local[1]);
+            stop(ranks, world_of(&how), local[1]);
         }
-        stop(one, 1, local[0]);
+        stop(one, world_of(&alone), local[0]);
     }
 }
 
@@ -202,5 +205,15 @@ TEST_ONCE(stages_of_models_with_other_passes)
     const zf_training f16 = {.clip = 0.5, .precision = {.dtype = ZF_F16, .scale = 1024}};
     const zf_training lamb = {.clip = 0.5, .optimizer = ZF_LAMB, .ema.decay = 0.9};
     const made ways[] = {{GPT, 0, 1, again}, {LLAMA_TIED, 0, 1, f16}, {BERT, 0, 1, lamb}};
+    models(t, ways, (int)(sizeof ways / sizeof ways[0]));
+}
+
+/* With ranks along tensor, which share each layer: losses of three axes are those of two. */
+TEST_ONCE(stages_of_models_that_are_cut)
+{
+    const zf_training f32 = {
+        .tensor = 2, .sections.tensor = 2, .zero = {.world = 1, .micro_batches = 2}};
+    const zf_training bf16 = {.tensor = 2, .sections.tensor = 2, .precision.dtype = ZF_BF16};
+    const made ways[] = {{LLAMA, 0, 2, f32}, {LLAMA_TIED, 0, 1, bf16}};
     models(t, ways, (int)(sizeof ways / sizeof ways[0]));
 }

@@ -293,6 +293,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/recompute/invert.c"
 #include "passes/stages/layers.c"
 #include "passes/stages/stages.c"
+#include "passes/stages/keep.c"
 #include "passes/hold.c"
 #include "passes/fit.c"
 #include "passes/training.c"

@@ -221,6 +221,14 @@ typedef struct zf_stages_desc {
     const char *layers;
 } zf_stages_desc;
 ZF_API zf_status zf_stages(zf_graph *graph, const zf_stages_desc *desc);
+/* Leaves out what other stages have, as zf_compile does for its rank. For the plan of each stage:
+ *
+ *     zf_graph *one = zf_graph_copy(graph);
+ *     zf_keep_stage(one, 0), zf_memory(one, NULL), zf_graph_plan(one, &plan);
+ *
+ * The result is a part of a graph, whose text does not read back. Requires: zf_stages, and what
+ * else rewrites the graph, such as zf_zero. */
+ZF_API zf_status zf_keep_stage(zf_graph *graph, int32_t stage);
 
 /* Removes nodes that no output, gradient or update needs, merges equal nodes, folds constants, and
  * removes pairs of inverse operators. Requires: after zf_autograd, unless the loss is an output.

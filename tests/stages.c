@@ -35,7 +35,7 @@ static void write_model(char text[TEXT])
 /* How a step is made; then come stages, and zero where it has a text. */
 typedef struct made {
     const char *passes, *zero, *layers, *then; /* then: after zero */
-    int pipe, data, micro; /* ranks along the axes, micro-batches */
+    int pipe, data, micro;                     /* ranks along the axes, micro-batches */
 } made;
 
 static const made *making;
@@ -378,6 +378,56 @@ TEST_ONCE(stages_run_as_threads_alone)
     CHECK(t, zf_lockstep_step(&(zf_lockstep_desc){programs, 2, 0}, &error));
     CHECK(t, strstr(error.text, "lockstep: ranks of stages do not run one list of launches; "
                                 "threads run them (zf_local_new)"));
+}
+
+/* The plan of a stage is that of its program, to the byte. */
+TEST_ONCE(stages_are_planned_apart)
+{
+    const made way = {.passes = "autograd %94; simplify; clip 0.5; adamw lr",
+                      .zero = "stage=2",
+                      .pipe = 3,
+                      .data = 2,
+                      .micro = 2};
+    static after all;
+    size_t peaks[TEAM_RANKS];
+    char text[TEXT];
+    zf_backend *cpu;
+    if (!run_ranks(t, &way, &all, peaks)) return;
+    NEED(t, cpu = zf_cpu_backend(NULL, NULL), NULL);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    write_model(text);
+    for (int stage = 0; stage < way.pipe; stage++) {
+        zf_error error = {ZF_OK, ""};
+        zf_plan plan;
+        zf_graph *g = team_parsed(t, text, &error);
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        OK(t, to_stages(g), zf_graph_error(g));
+        OK(t, zf_keep_stage(g, stage), zf_graph_error(g));
+        OK(t, zf_memory(g, &(zf_memory_desc){.backend = cpu}), zf_graph_error(g));
+        OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+        for (int data = 0; data < way.data; data++)
+            CHECK(t, plan.spaces[ZF_DEVICE].peak_bytes == peaks[stage * way.data + data]);
+    }
+}
+
+TEST(stages_are_kept_by_number)
+{
+    static const int rows[] = {8, 8};
+    static const char *const errors[] = {
+        "zf_keep_stage: the graph has no stages: zf_stages must come before",
+        "zf_keep_stage: stage 2; the graph has stages 0 to 1",
+        "zf_keep_stage: the graph is of one stage already"};
+    for (int k = 0; k < 3; k++) {
+        zf_graph *g = chain_of(t, rows, 2);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        if (k) OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+        if (k == 2) OK(t, zf_keep_stage(g, 1), zf_graph_error(g));
+        GIVES(t, zf_keep_stage(g, k == 1 ? 2 : 0), k == 1 ? ZF_ERR_ARGUMENT : ZF_ERR_STAGE,
+              zf_graph_error(g));
+        CHECK_TEXT(t, zf_graph_error(g), errors[k]);
+    }
 }
 
 /* Places are those of one stage. */

@@ -182,6 +182,12 @@ static void run_stages(call *c)
     if (ready(c)) ran(c, zf_stages(c->graph, &d));
 }
 
+static void run_stage(call *c)
+{
+    const int32_t stage = (int32_t)number_of(c, "the stage", take_word(c, "the stage"));
+    if (ready(c)) ran(c, zf_keep_stage(c->graph, stage));
+}
+
 static void run_clip(call *c)
 {
     double most = number_of(c, "the norm", take_word(c, "the norm"));
@@ -366,6 +372,7 @@ static const pass passes[] = {
     {"stages", "[ranks=N] [layers=N,N,...]",
      "each rank along pipe has some of the layers, which values are sent to and from",
      run_stages},
+    {"stage", "K", "leave out what other stages have; the text does not read back", run_stage},
     {"tile", "BYTES",
      "linear layers whose weight takes more bytes become several, over ranges of "
      "its rows",

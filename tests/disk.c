@@ -76,16 +76,29 @@ int disk_open(const char *path, int flags, ...)
 }
 
 _Atomic long disk_bytes_read;
+bool disk_interrupts;
+
+/* How much of so many bytes a call moves; 0: it is interrupted. */
+static size_t moved(size_t bytes)
+{
+    static _Atomic unsigned calls;
+    if (!disk_interrupts) return bytes;
+    if (calls++ % 2 == 0) return errno = EINTR, 0;
+    return bytes < 1000 ? bytes : 1000;
+}
 
 ssize_t disk_pread(int file, void *data, size_t bytes, off_t offset)
 {
+    if (bytes && !(bytes = moved(bytes))) return -1;
     disk_bytes_read += (long)bytes;
     return pread(file, data, bytes, offset);
 }
 
 ssize_t disk_pwrite(int file, const void *data, size_t bytes, off_t offset)
 {
-    ssize_t put = pwrite(file, data, bytes, offset);
+    ssize_t put;
+    if (bytes && !(bytes = moved(bytes))) return -1;
+    put = pwrite(file, data, bytes, offset);
     if (put > 0) note(WRITE, NULL, NULL, file, data, (size_t)put, offset);
     return put;
 }

@@ -37,6 +37,9 @@ extern bool disk_cannot_exchange;
 /* While set, is called before a file is opened: what somebody else does meanwhile. */
 extern void (*disk_opens)(const char *path);
 
+/* While set, every second read and write is interrupted, and the others move 1000 bytes at most. */
+extern bool disk_interrupts;
+
 /* The bytes that have been read, of any file. */
 extern _Atomic long disk_bytes_read;
 

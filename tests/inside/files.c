@@ -472,3 +472,38 @@ TEST_ONCE(utf8_accepts_all_and_only_what_it_is)
     }
     CHECK(t, good == 0x10000 - 0x800 - 0x800);
 }
+
+/* ------------------------------------------------------------------------- interrupted calls */
+
+static void no_interrupts(void *unused)
+{
+    (void)unused;
+    disk_interrupts = false;
+}
+
+/* A checkpoint is whole though every second call is interrupted, and the others do a part. */
+TEST(files_are_whole_though_calls_are_not)
+{
+    static float saved[4096], loaded[4096];
+    const char *path = test_path("interrupted");
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    const zf_param_desc uniform = {.init = ZF_UNIFORM, .low = -1, .high = 1};
+    zf_error error = {ZF_OK, ""};
+    zf_program *p;
+    zf_store *other;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    zf_output(zf_param(g, "w", ZF_SHAPE(4096), &uniform), "y");
+    p = zf_compile(g, NULL);
+    NEED(t, p, &g->error);
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_store_read(STORE(p), "w", saved, sizeof saved), STORE_ERROR(p));
+    NEED(t, other = zf_store_new(&(zf_store_desc){.allocator = t->allocator}, &error), &error);
+    test_defer(t, (test_cleanup *)zf_store_free, other);
+    test_defer(t, no_interrupts, NULL);
+    disk_interrupts = true;
+    OK(t, zf_save(STORE(p), path, NULL), STORE_ERROR(p));
+    OK(t, zf_load(other, path, NULL), zf_store_error(other));
+    OK(t, zf_store_read(other, "w", loaded, sizeof loaded), zf_store_error(other));
+    CHECK(t, saved[1] != 0 && !memcmp(saved, loaded, sizeof saved));
+}

@@ -8,10 +8,12 @@
 # that are in none of these in WORK/definitions-SEED, from which bench/rlhf.sh makes tables. A
 # second call goes on with what is there.
 #
-# From the environment: DICTIONARY, what bench/dictionary.sh has left; RANK (16) of adapters;
-# SFT_STEPS (1500), REWARD_STEPS (1500), DPO_STEPS (300), PPO_STEPS (300) and ROWS of a step (64);
-# WORDS (all) of the dictionary, HELD (all) of those held out; WORK (build/learning), THREADS, LLM
-# (build/llm).
+# From the environment: DICTIONARY, what bench/dictionary.sh has left; RANK (32) of adapters;
+# SFT_STEPS (1500), REWARD_STEPS (4000), PPO_STEPS (360), ROWS of a step (64), DPO_STEPS (300), DPO_RATE
+# (2e-4), BETA (0.1);
+# WORDS (all) of the dictionary, HELD (all) of those held out, BYTES (90) of the longest answer, EACH
+# (4) pairs of a word; PRECISION of training (bf16 where the processor multiplies it, else f32); WORK
+# (build/learning), THREADS, LLM (build/llm).
 set -eu
 export LC_ALL=C
 
@@ -19,19 +21,24 @@ seed=$1
 . bench/rlhf/kept.sh
 at=$work/definitions-$seed
 dictionary=${DICTIONARY:-$work/dictionary}
-rank=${RANK:-16}
+rank=${RANK:-32}
 tokens=24
 most=64 # tokens of a question and its answer
+precision=f32
+if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
+precision=${PRECISION:-$precision}
 mkdir -p "$at"
 touch "$at/kept"
 
-# short FILE N: the first N lines whose answers have at most 90 bytes.
-short() { awk -F '"' -v most="$2" 'length($8) <= 90 && n++ < most' "$1"; }
+# short FILE N: the first N lines whose answers have at most BYTES.
+short() {
+    awk -F '"' -v most="$2" -v bytes="${BYTES:-90}" 'length($8) <= bytes && n++ < most' "$1"
+}
 
 # The data: pairs of the words that the steps share, and the held-out words as pairs and questions.
 if [ ! -s "$at/held.jsonl" ]; then
     short "$dictionary/tune.jsonl" "${WORDS:-1000000}" |
-        awk -f $here/pairs.awk -v seed="$seed" > "$at/pairs.jsonl"
+        awk -f $here/pairs.awk -v seed="$seed" -v each="${EACH:-4}" > "$at/pairs.jsonl"
     short "$dictionary/held.jsonl" "${HELD:-1000000}" > "$at/held.jsonl.part"
     awk -f $here/pairs.awk -v seed="$seed" "$at/held.jsonl.part" > "$at/held.pairs.jsonl"
     awk -F '"' '{ print $4 }' "$at/held.jsonl.part" > "$at/questions"
@@ -94,19 +101,25 @@ examine() {
 
 # three_steps: SFT, the reward model, PPO.
 three_steps() {
-    awk -F '"' '{ print $4 $8 }' "$dictionary/tune.jsonl" | head -n 4000 | sed 's/$/\n/' > "$at/text"
+    awk -F '"' '{ print $4 $8 }' "$dictionary/tune.jsonl" | head -n 20000 | sed 's/$/\n/' > "$at/text"
     $llm rlhf --model "$dictionary/base" --data "$at/pairs.jsonl" --save "$at/rlhf" --seed "$seed" \
-        --seq $most --precision f32 --threads "$threads" --quiet --save-every 100 --lora r="$rank" \
+        --seq $most --precision "$precision" --threads "$threads" --quiet --save-every 100 \
+        --lora r="$rank" \
         --sft "--steps ${SFT_STEPS:-1500} --lr 1e-3 --batch 16" \
-        --reward "--steps ${REWARD_STEPS:-1500} --lr 1e-3 --batch 16" \
-        --ppo "--steps ${PPO_STEPS:-300} --lr 5e-4 --critic-lr 1e-3 --critic-warmup 5 --batch $rows
-            --tokens $tokens --kl-reward 0.02 --ptx $at/text --ptx-rows 16 --ptx-coefficient 0.1
-            --log $at/ppo.steps.csv"
+        --reward "--steps ${REWARD_STEPS:-4000} --lr 1e-3 --batch 16" \
+        --ppo "--steps ${PPO_STEPS:-360} --lr 4e-4 --critic-lr 5e-4 --critic-warmup 4 --batch $rows
+            --answers $((4 * rows)) --epochs 3 --tokens $tokens --kl-reward 0.2 --reward-clip 0
+            --ptx $at/text --ptx-rows 16 --ptx-coefficient 0.1 --log $at/ppo.steps.csv"
 }
+
+# The log p of the reference is computed of all pairs of a file, so it has those of the steps alone.
 dpo() {
-    $llm dpo --model "$at/rlhf/sft" --data "$at/rlhf/reward.jsonl" --lora r="$rank" --beta 0.1 \
-        --steps "${DPO_STEPS:-300}" --lr 1e-3 --batch $((rows / 4)) --seq $most --seed "$seed" \
-        --precision f32 --threads "$threads" --quiet --log "$at/dpo.steps.csv" --overwrite --save "$at/dpo"
+    steps=${DPO_STEPS:-300}
+    head -n $((steps * rows / 4)) "$at/rlhf/reward.jsonl" > "$at/dpo.jsonl"
+    $llm dpo --model "$at/rlhf/sft" --data "$at/dpo.jsonl" --lora r="$rank" --beta "${BETA:-0.1}" \
+        --steps "$steps" --lr "${DPO_RATE:-2e-4}" --batch $((rows / 4)) --seq $most --seed "$seed" \
+        --precision "$precision" --threads "$threads" --quiet --log "$at/dpo.steps.csv" --overwrite \
+        --save "$at/dpo"
 }
 # pair_accuracy: the share of held-out pairs whose chosen answer has the higher score.
 pair_accuracy() {

@@ -33,11 +33,13 @@ of() {
     echo
     echo "\`sh bench/rlhf.sh definitions\`, $(conditions)"
     echo
+    pairs=$WORK/$what-$first/pairs.jsonl
+    words=$(awk -F '"' '{ print $4 }' "$pairs" | sort -u | wc -l)
     echo "$(grep -ho '[0-9.]* million parameters' "$WORK/$what-$first/rlhf.out" | head -n 1);" \
-        "$(wc -l < "$WORK/$what-$first/pairs.jsonl") words of the dictionary GCIDE: two tenths of" \
-        "them for SFT, four tenths as pairs for the reward model and DPO, and four tenths as" \
+        "$words words of the dictionary GCIDE, $(($(wc -l < "$pairs") / words)) pairs of each: two" \
+        "tenths of the pairs for SFT, four tenths for the reward model and DPO, and four tenths as" \
         "questions for PPO. A rejected answer is the definition of another word. Figures are of $held" \
-        "words that are held out, and of two sampled answers to each."
+        "words that are held out of all, and of two sampled answers to each."
     echo
     head_of_rows
     row "reward model: held-out pairs whose chosen answer has the higher score" accuracy %.3f

@@ -99,7 +99,8 @@ examine() {
     say "definitions, seed $seed: $name scores $mean +- $deviation, $length tokens an answer"
 }
 
-# three_steps: SFT, the reward model, PPO.
+# three_steps: SFT, the reward model, PPO. The reward model has seen ended answers alone, and would
+# have those that do not end: they cost something.
 three_steps() {
     awk -F '"' '{ print $4 $8 }' "$dictionary/tune.jsonl" | head -n 20000 | sed 's/$/\n/' > "$at/text"
     $llm rlhf --model "$dictionary/base" --data "$at/pairs.jsonl" --save "$at/rlhf" --seed "$seed" \
@@ -109,6 +110,7 @@ three_steps() {
         --reward "--steps ${REWARD_STEPS:-4000} --lr 1e-3 --batch 16" \
         --ppo "--steps ${PPO_STEPS:-360} --lr 4e-4 --critic-lr 5e-4 --critic-warmup 4 --batch $rows
             --answers $((4 * rows)) --epochs 3 --tokens $tokens --kl-reward 0.2 --reward-clip 0
+            --reward 10*overlong:12
             --ptx $at/text --ptx-rows 16 --ptx-coefficient 0.1 --log $at/ppo.steps.csv"
 }
 

@@ -679,6 +679,13 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *program);
  * Conveniences in nn/, which use only the calls above, to be used or copied. Parameters have the
  * names and shapes that PyTorch and Hugging Face give them, inside the scopes that are open. */
 
+/* Sets the first values of a weight [out, in, taps...] by a name of PyTorch's nn.init, leaving the
+ * rest of the desc: xavier_uniform, xavier_normal (Glorot & Bengio 2010), kaiming_uniform,
+ * kaiming_normal (He et al. 2015; for relu), linear (as nn.Linear and nn.Conv2d begin: uniform
+ * within 1 / sqrt(in taps)), truncated_normal (of deviation 0.02), zeros, ones. False, with the desc
+ * as it was, for another name, or a shape of fewer than two dimensions or without elements. */
+ZF_API bool zf_nn_init(const char *name, zf_shape shape, zf_param_desc *desc);
+
 typedef struct zf_nn_linear_desc {
     double std; /* of the weight's truncated normal; 0: 0.02; ZF_ZERO: all are 0 */
     bool no_bias;

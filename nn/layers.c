@@ -1,6 +1,44 @@
 /* Layers: a few public calls each, meant to be read and copied. Parameters have PyTorch's names and
  * shapes. */
 
+/* A distribution of mean 0, whose variance is the numerator by a number of terms. */
+typedef struct zfi_named_init {
+    const char *name;
+    zf_init init;
+    double numerator;
+    bool both; /* the variance is divided by in + out, else by in */
+} zfi_named_init;
+
+static const zfi_named_init zfi_named_inits[] = {
+    {"xavier_uniform", ZF_UNIFORM, 2, true},
+    {"xavier_normal", ZF_NORMAL, 2, true},
+    {"kaiming_uniform", ZF_UNIFORM, 2, false},
+    {"kaiming_normal", ZF_NORMAL, 2, false},
+    {"linear", ZF_UNIFORM, 1.0 / 3, false},
+    {"truncated_normal", ZF_TRUNCATED_NORMAL, 0, false},
+    {"zeros", ZF_ZEROS, 0, false},
+    {"ones", ZF_ONES, 0, false},
+};
+
+ZF_API bool zf_nn_init(const char *name, zf_shape shape, zf_param_desc *desc)
+{
+    const int64_t count = zf_shape_count(shape);
+    double in, out, deviation;
+    size_t k = 0;
+    if (!name || !desc || shape.rank < 2 || count < 1) return false;
+    while (k < sizeof zfi_named_inits / sizeof *zfi_named_inits &&
+           strcmp(zfi_named_inits[k].name, name))
+        k++;
+    if (k == sizeof zfi_named_inits / sizeof *zfi_named_inits) return false;
+    in = (double)(count / shape.dims[0]), out = (double)(count / shape.dims[1]);
+    deviation = sqrt(zfi_named_inits[k].numerator / (zfi_named_inits[k].both ? in + out : in));
+    if (zfi_named_inits[k].init == ZF_TRUNCATED_NORMAL) deviation = 0.02;
+    desc->init = zfi_named_inits[k].init;
+    desc->mean = 0, desc->std = deviation, desc->value = 0;
+    desc->high = sqrt(3) * deviation, desc->low = -desc->high;
+    return true;
+}
+
 ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
                               const zf_nn_linear_desc *desc)
 {

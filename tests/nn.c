@@ -569,3 +569,34 @@ TEST(training_ends_with_a_rate_that_cannot_be_written)
     OK(t, zf_nn_train(&d), zf_program_error(p)); /* nothing is fed, written or reported */
     CHECK(t, zf_program_step(p) == 2 && c.fed == 0);
 }
+
+/* As torch.nn.init has them, of a weight [6, 4, 3, 2]: 24 inputs and 36 outputs. */
+TEST_ONCE(first_values_by_name)
+{
+    static const struct {
+        const char *name;
+        zf_init init;
+        double bound, deviation; /* 0: not of this kind */
+    } cases[] = {{"xavier_uniform", ZF_UNIFORM, 0.31622776601683794, 0},
+                 {"xavier_normal", ZF_NORMAL, 0, 0.18257418583505536},
+                 {"kaiming_uniform", ZF_UNIFORM, 0.5, 0},
+                 {"kaiming_normal", ZF_NORMAL, 0, 0.28867513459481287},
+                 {"linear", ZF_UNIFORM, 0.2041241452319315, 0},
+                 {"truncated_normal", ZF_TRUNCATED_NORMAL, 0, 0.02},
+                 {"zeros", ZF_ZEROS, 0, 0},
+                 {"ones", ZF_ONES, 0, 0}};
+    const zf_shape shape = ZF_SHAPE(6, 4, 3, 2);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zf_param_desc d = {.dtype = ZF_F64, .init = ZF_FILL, .value = 7, .frozen = true};
+        CHECK(t, zf_nn_init(cases[k].name, shape, &d));
+        CHECK(t, d.init == cases[k].init && d.dtype == ZF_F64 && d.frozen && d.mean == 0);
+        if (cases[k].bound > 0) CHECK_NEAR(t, d.high, cases[k].bound, 1e-15);
+        if (cases[k].bound > 0) CHECK(t, d.low == -d.high);
+        if (cases[k].deviation > 0) CHECK_NEAR(t, d.std, cases[k].deviation, 1e-15);
+    }
+    zf_param_desc kept = {.init = ZF_FILL, .value = 7};
+    CHECK(t, !zf_nn_init("xavier", shape, &kept) && !zf_nn_init(NULL, shape, &kept));
+    CHECK(t, !zf_nn_init("ones", ZF_SHAPE(6), &kept) && !zf_nn_init("ones", shape, NULL));
+    CHECK(t, !zf_nn_init("ones", ZF_SHAPE(6, 0), &kept));
+    CHECK(t, kept.init == ZF_FILL && kept.value == 7);
+}

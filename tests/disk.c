@@ -81,9 +81,9 @@ bool disk_interrupts;
 /* How much of so many bytes a call moves; 0: it is interrupted. */
 static size_t moved(size_t bytes)
 {
-    static _Atomic unsigned calls;
+    static _Atomic unsigned turn;
     if (!disk_interrupts) return bytes;
-    if (calls++ % 2 == 0) return errno = EINTR, 0;
+    if (turn++ % 2 == 0) return errno = EINTR, 0;
     return bytes < 1000 ? bytes : 1000;
 }
 

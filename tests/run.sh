@@ -195,7 +195,7 @@ same_tokens() {
 }
 # What only plans gives the same from any compiler, and large models go the way of small ones.
 large='-bert_plan_small -bert_plan_medium -bert_plan_base'
-run_clang() { in_refusals build/clang/tests $large; }
+run_clang() { suite_again build/clang/tests --times $large; }
 # Some tests measure how fast large products are, which takes long in this build. Two halves, for two
 # cores.
 measured='-cost_alone -cost_of_ranks'
@@ -220,7 +220,7 @@ run_tsan() {
 # With a BLAS a plan has other scratch: only what is about numbers can be the same.
 run_blas() {
     if [ -x build/blas/tests ]; then
-        suite_again build/blas/tests --times inside/matmul ops.c nn.c optim.c bert.c gpt.c
+        suite_again build/blas/tests --times inside/matmul ops.c nn.c optim.c bert.c gpt.c -bert_plan
     else
         skip BLAS 'there is no cblas.h (libopenblas-dev)'
     fi

@@ -372,8 +372,9 @@ TEST_ONCE(matmul_keeps_rows)
             memcpy(bench.c, bench.before, bytes);
             zfi_matmul_tiled(ZFI_ISA_AVX512, bench.pools[0], &d, bench.scratch);
             memcpy(bench.first, bench.c, bytes);
-            for (int pool = 0; pool < MATMUL_POOLS; pool++) {
+            for (int pool = 0; pool < MATMUL_POOLS; pool++)
                 kept += zfi_matmul_plan_of(ZFI_ISA_AMX, pool + 1, &d).keep;
+            for (int pool = 0; pool < MATMUL_POOLS && (shape + form) % TEST_ONE_IN == 0; pool++) {
                 expected = zfi_matmul_tiled_scratch(ZFI_ISA_AMX, pool + 1, &d);
                 CHECK(t, expected + 64 <= bench.scratch_size);
                 memset(bench.scratch, left, bench.scratch_size);

@@ -90,16 +90,16 @@ static zf_status zfi_cpu_layer_drop(const zf_launch *l)
 #define ZFI_ROW(kind, member, default_, range, ...)                                                \
     ZF_OPTION(zf_layer_drop_desc, kind, member, default_, range, __VA_ARGS__)
 static const zf_option zfi_layer_drop_rows[] = {
-    ZFI_ROW(NUMBER, theta, 1, "(0,1]",
+    ZFI_ROW(NUMBER, theta, 1, "(0,1]", .traits = ZF_OPTION_CHANGES,
             .help = "in the end the last layer is kept in this share of the steps; 1: always"),
-    ZFI_ROW(NUMBER, gamma, 0.001, "[0,1e9]",
-            .help =
-                "how fast it comes to that: the share is theta + (1 - theta) exp(-gamma steps)"),
-    ZFI_ROW(FLAG, halves, 0, NULL,
+    ZFI_ROW(NUMBER, gamma, 0.001, "[0,1e9]", .traits = ZF_OPTION_CHANGES,
+            .help = "how fast it comes to that: the share is theta + (1 - theta) exp(-gamma "
+                    "steps)"),
+    ZFI_ROW(FLAG, halves, 0, NULL, .traits = ZF_OPTION_CHANGES,
             .help = "attention and feed-forward of a layer are left out each by itself"),
-    ZFI_ROW(FLAG, first_kept, 0, NULL,
-            .help =
-                "layer i = 0, 1, ... of L is left out i/L as often as theta says, not (i + 1)/L"),
+    ZFI_ROW(FLAG, first_kept, 0, NULL, .traits = ZF_OPTION_CHANGES,
+            .help = "layer i = 0, 1, ... of L is left out i/L as often as theta says, not (i + "
+                    "1)/L"),
     {.name = NULL}};
 #undef ZFI_ROW
 

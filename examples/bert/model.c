@@ -181,6 +181,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .eps = ZF_GIVEN(c->eps),
                                 .std = ZF_GIVEN(c->std),
                                 .pre_norm = c->pre_norm,
+                                .layer_drop = s->layer_drop,
                                 .blocks =
                                     zf_nn_blocks(g, c->layout, s->sequence, c->heads, false)};
     bert_model m = inputs(g, c, s);
@@ -196,6 +197,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
     bias = mask_bias(g, s, &m);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "encoder.layer.%lld", (long long)i);
+        block.layer_drop.layer = i, block.layer_drop.layers = c->layers;
         x = zf_nn_encoder_block(x, bias, &block);
         zf_pop(g);
     }

@@ -114,12 +114,14 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
         part[k] = zf_slice(y, 2, k * c->hidden, (k + 1) * c->hidden);
     y = zf_attention(zf_valid(in->past) ? part[0] : y, part[1], part[2], &attention);
     y = causal_linear(y, "attn.c_proj", c->hidden, &out, c->bits);
+    y = causal_branch(y, in, number - 1, c->layers, 0);
     x = zf_add(x, zf_dropout(y, c->residual_dropout));
 
     y = causal_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &into,
                       c->bits);
     y = causal_linear(zf_nn_activation(y, (zf_activation)c->activation), "mlp.c_proj",
                       c->hidden, &out, c->bits);
+    y = causal_branch(y, in, number - 1, c->layers, 1);
     return zf_add(x, zf_dropout(y, c->residual_dropout));
 }
 

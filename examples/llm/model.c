@@ -158,13 +158,14 @@ static zf_tensor layer(zf_tensor *x, zf_tensor y, zf_tensor mask, const causal_i
     y = attend(y, mask, in, c, i);
     zf_pop(g);
     if (family->norms.after_attention) y = norm(y, family->norms.after_attention, c);
+    y = causal_branch(y, in, i, c->layers, 0);
     y = add_norm(x, y, family->norms.before_mlp, c);
     zf_push(g, "mlp");
     y = feed_forward(y, c);
     zf_pop(g);
     if (family->norms.after_mlp) y = norm(y, family->norms.after_mlp, c);
     zf_pop(g);
-    return y;
+    return causal_branch(y, in, i, c->layers, 1);
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is

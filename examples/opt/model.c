@@ -123,12 +123,14 @@ static zf_tensor feed_forward(zf_tensor x, const opt_config *c)
 }
 
 /* x [B, T, H] -> the same shape. */
-static zf_tensor layer(zf_tensor x, zf_tensor mask, const causal_inputs *in, const opt_config *c)
+static zf_tensor layer(zf_tensor x, zf_tensor mask, const causal_inputs *in, const opt_config *c,
+                       int64_t number)
 {
     static const char *const norms[] = {"self_attn_layer_norm", "final_layer_norm"};
     for (int k = 0; k < 2; k++) {
         zf_tensor y = c->norm_before ? zf_nn_layer_norm(x, norms[k], eps) : x;
         y = k ? feed_forward(y, c) : attend(y, mask, in, c);
+        y = causal_branch(y, in, number, c->layers, k);
         x = zf_add(x, zf_dropout(y, c->dropout));
         if (!c->norm_before) x = zf_nn_layer_norm(x, norms[k], eps);
     }
@@ -182,7 +184,7 @@ static zf_tensor body(zf_graph *g, const opt_config *c, const sample_shape *s,
     x = embed(g, c, s, in, words);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "layers.%lld", (long long)i);
-        x = layer(x, mask, in, c);
+        x = layer(x, mask, in, c, i);
         zf_pop(g);
     }
     if (c->norm_before && !c->norm_removed) x = zf_nn_layer_norm(x, "final_layer_norm", eps);

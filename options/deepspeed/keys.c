@@ -569,7 +569,7 @@ static const zfi_ds_key zfi_ds_keys[] = {
                 "over them"),
     ZFI_NOTES("progressive_layer_drop", block, NULL, NULL, "0.3.1", 0, "layers left out at random"),
     ZFI_REFUSES("progressive_layer_drop.enabled", flag, NULL, "false", "0.3.1", "false", 0,
-                "every step has all layers; leave it out"),
+                "--layer-drop theta=T,gamma=G leaves out layers; the file must leave it out"),
     ZFI_NOTES("progressive_layer_drop.theta", number, "[0,1]", "1.0", "0.3.1", 0,
               "of progressive_layer_drop"),
     ZFI_NOTES("progressive_layer_drop.gamma", number, "[0,inf)", "0.001", "0.3.1", 0,

@@ -268,7 +268,8 @@ static bool cut(const run_job *job, int64_t batch, int64_t sequence, sample_shap
 {
     const int64_t parts = run_parts(job);
     if (!fits_parts(job, batch, error)) return false;
-    *shape = (sample_shape){.batch = batch / parts, .sequence = sequence};
+    *shape = (sample_shape){
+        .batch = batch / parts, .sequence = sequence, .layer_drop = job->o.layer_drop};
     job->sample->objective->fit_shape(&job->data, &job->o, parts, shape);
     return true;
 }

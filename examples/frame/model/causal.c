@@ -69,6 +69,7 @@ causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
         in.positions = in.decode.positions, in.past = in.decode.past;
         return in;
     }
+    in.layer_drop = s->layer_drop;
     in.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
     if (purpose == SAMPLE_ANSWER) in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
     if (zf_valid(in.last)) return in;
@@ -86,9 +87,17 @@ causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
     if (s->rows == SAMPLE_PACKED) {
         in.segments = zf_input(g, "segments", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
         in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
-        if (!s->by_mask) in.documents = zf_documents(in.segments);
+        in.documents = zf_documents(in.segments);
     }
     return in;
+}
+
+zf_tensor causal_branch(zf_tensor y, const causal_inputs *in, int64_t layer, int64_t layers,
+                        int64_t half)
+{
+    zf_layer_drop_desc d = in->layer_drop;
+    d.layer = layer, d.layers = layers, d.half = half;
+    return zf_layer_drop(y, &d);
 }
 
 void causal_blocks(causal_inputs *in, const sample_shape *s, const char *layout, int64_t heads)
@@ -107,10 +116,6 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
 {
     zf_graph *g = in->attention_mask.graph;
     zf_tensor keys;
-    if (zf_valid(in->documents)) return ZF_NONE;
-    if (zf_valid(in->segments))
-        return zf_equal(zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, s->sequence, 1)),
-                        zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, 1, s->sequence)));
     if (!zf_valid(in->attention_mask)) return ZF_NONE;
     keys = zf_reshape(in->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
     return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
@@ -341,8 +346,7 @@ static void close_data(dataset *d)
 static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample_shape *shape)
 {
     const causal_data *data = d->own;
-    (void)parts;
-    shape->by_mask = o->device.kind != DEVICE_CPU;
+    (void)parts, (void)o;
     shape->rows = data->packed          ? SAMPLE_PACKED
                   : data->file.masked   ? SAMPLE_PADDED
                                         : SAMPLE_FULL;

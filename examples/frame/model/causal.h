@@ -21,6 +21,7 @@ typedef struct causal_inputs {
     /* For the attention of all layers (causal_masks): where texts of a packed row begin and end,
      * and the blocks of the model's layout; invalid: none */
     zf_tensor documents, blocks;
+    zf_layer_drop_desc layer_drop; /* of shape.layer_drop */
     zf_tensor labels;      /* i32 [B, T], the token after each; -100: none */
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
     /* Of a policy, in place of loss_weight: f32 [B, T]; weight: f32 [B, 1] */
@@ -47,14 +48,17 @@ causal_inputs causal_none(zf_graph *g);
 /* shape->batch becomes the rows of the graph. */
 causal_inputs causal_begin(zf_graph *g, sample_shape *shape, sample_purpose purpose);
 
+/* The branch y of layer `layer` of `layers`, its half 0 or 1, as --layer-drop leaves it out. */
+zf_tensor causal_branch(zf_tensor y, const causal_inputs *in, int64_t layer, int64_t layers,
+                        int64_t half);
+
 /* The blocks of a model with this layout (zf_config_facts.layout) and so many heads. */
 void causal_blocks(causal_inputs *in, const sample_shape *shape, const char *layout, int64_t heads);
 /* Gives the attention of a layer the documents and blocks, if there are any. */
 void causal_masks(zf_attention_desc *attention, const causal_inputs *in);
 
 /* The attention mask for padding, [B, 1, 1, T]. It is added to scores and makes the softmax of
- * padding 0, unless all keys are padding. Of packed rows with shape.by_mask, a bool [B, 1, T, T]:
- * tokens see those of their own text. ZF_NONE elsewhere. */
+ * padding 0, unless all keys are padding. ZF_NONE where rows are not padded. */
 zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
 
 /* The output "loss", or for an answer "logits", [B, vocab], of the token after each sequence. x [B

@@ -45,7 +45,7 @@ typedef struct sample_shape {
     sample_rows rows;
     /* Of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
     int64_t chunk;
-    bool by_mask; /* texts in a row are kept apart by a mask [B, 1, T, T]: CUDA has no kernel else */
+    zf_layer_drop_desc layer_drop; /* of training; the model sets layer, layers and half */
     /* Each row is a prompt and its answer, with this loss; NULL: it is none */
     const struct policy_graph *policy;
     /* The batch is pairs of texts, one in each row, with this loss; NULL: it is none */

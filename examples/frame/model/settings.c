@@ -240,6 +240,7 @@ settings_tables settings_tables_of(settings *o, const sample_model *sample,
         desc->own,
         {.rows = run_rows, .desc = o},
         {.rows = zf_block_mask_options(), .desc = &o->blocks},
+        {.rows = zf_layer_drop_options(), .desc = &o->layer_drop},
         {.rows = zf_training_options(), .desc = &o->training}};
     settings_tables t = {.count = 0};
     for (size_t k = 0; k < sizeof of / sizeof *of; k++)

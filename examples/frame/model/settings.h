@@ -34,6 +34,7 @@ typedef struct settings {
     zf_deepspeed deepspeed; /* of --deepspeed-config */
     zf_option_texts phase;  /* as they are given (shape_phases.h) */
     curriculum curriculum;
+    zf_layer_drop_desc layer_drop;
     zf_block_mask_desc blocks;        /* of --attention, */
     char attention[ZF_CONFIG_LAYOUT]; /* and its text; "": it is not given */
     char *arguments; /* copies of the command line, which texts of options point to */
@@ -63,7 +64,7 @@ typedef struct settings_desc {
 } settings_desc;
 
 /* The tables of a run, in the order of --help. */
-enum { SETTINGS_TABLES = 6 };
+enum { SETTINGS_TABLES = 7 };
 typedef struct settings_tables {
     zf_options all[SETTINGS_TABLES];
     int32_t count;

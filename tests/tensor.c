@@ -98,6 +98,7 @@ static void feed(test *t, member *m, int64_t part, int step)
             const double x = element(node.name, i, part, step);
             if (node.dtype == ZF_U8) bytes[i] = (unsigned char)x;
             else if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
+            else if (node.dtype == ZF_F64) ((double *)(void *)bytes)[i] = x;
             else ((float *)(void *)bytes)[i] = (float)x;
         }
         OK(t,
@@ -152,11 +153,14 @@ static void take_steps(test *t, team *m, const layout *l, int first, int count)
 static bool make(test *t, team *m, const char *text, const layout *l)
 {
     const zf_training before = how;
+    const zf_allocator counts = t->allocator; /* which one thread may call */
     bool made;
     how.tensor = l->tensor, how.sections.tensor = l->sections;
     if (how.zero.micro_batches)
         how.zero.micro_batches = parts_of(l), how.zero.world = l->data, how.zero.stage = l->stage;
+    t->allocator = (zf_allocator){.user = NULL};
     made = team_new(t, m, text, l->tensor * l->data, false, change);
+    t->allocator = counts;
     how = before;
     return made;
 }
@@ -348,6 +352,39 @@ TEST_ONCE(tensor_states)
     check_model(t, LLAMA, 2, 2);
     how = (zf_training){.offload = {.optimizer = ZF_HOST, .activations = ZF_HOST}};
     check_model(t, LLAMA, 2, 2);
+}
+
+/* Squares are added in runs that no number of ranks cuts: of 8, of o_proj, and 12, of down_proj. */
+TEST_ONCE(tensor_runs_of_squares)
+{
+    char *text = model_text(LLAMA, BATCH), *cut;
+    test_defer(t, free, text);
+    for (int32_t tensor = 1; tensor <= 2; tensor++) {
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = team_parsed(t, text, &error);
+        size_t size;
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        how = (zf_training){.clip = 1, .tensor = tensor, .sections.tensor = 4};
+        OK(t, change(g), zf_graph_error(g));
+        size = zf_graph_text(g, NULL, 0) + 1;
+        cut = malloc(size);
+        CHECK(t, cut);
+        test_defer(t, free, cut);
+        zf_graph_text(g, cut, size);
+        CHECK(t, strstr(cut, "{unit=4}") && !strstr(cut, "{unit=1024}"));
+    }
+}
+
+/* In f64 the norm has all bits of the exact sum. */
+TEST_ONCE(tensor_clipping_in_f64)
+{
+    char *text = model_text(LLAMA, BATCH);
+    test_defer(t, free, text);
+    for (char *at = text; (at = strstr(at, "f32")); at++)
+        if (strncmp(at - strlen("\"lr\" : "), "\"lr\" : ", strlen("\"lr\" : "))) memcpy(at, "f64", 3);
+    how = (zf_training){.clip = 0.05};
+    check_text(t, text, 2, 4, 20);
 }
 
 /* Two ranks along data and two along tensor, at each stage. */

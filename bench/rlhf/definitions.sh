@@ -29,6 +29,7 @@ if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
 precision=${PRECISION:-$precision}
 mkdir -p "$at"
 touch "$at/kept"
+[ -n "$(kept precision)" ] || keep precision "$precision"
 
 # short FILE N: the first N lines whose answers have at most BYTES.
 short() {

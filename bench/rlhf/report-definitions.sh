@@ -31,7 +31,7 @@ of() {
 {
     echo "# A small model learns from judgements of definitions"
     echo
-    echo "\`sh bench/rlhf.sh definitions\`, $(conditions)"
+    echo "\`sh bench/rlhf.sh definitions\`, $(conditions "$(kept "$first" precision)")"
     echo
     pairs=$WORK/$what-$first/pairs.jsonl
     words=$(awk -F '"' '{ print $4 }' "$pairs" | sort -u | wc -l)

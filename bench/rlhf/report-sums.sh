@@ -10,7 +10,7 @@ seeds=${SEEDS:-1 2 3}
 {
     echo "# A small model learns sums from rewards"
     echo
-    echo "\`sh bench/rlhf.sh sums\`, $(conditions)"
+    echo "\`sh bench/rlhf.sh sums\`, $(conditions f32)"
     echo
     echo "$(grep -ho '[0-9.]* million parameters' "$WORK/sums-${seeds%% *}/base.log" | head -n 1);" \
         "7600 additions of two numbers of two digits, and 500 held-out ones. Shares of the held-out" \

@@ -26,10 +26,10 @@ drawn() {
         }
     }'
 }
-# conditions: of the machine, for the first lines.
+# conditions PRECISION: of the machine and of training, for the first lines.
 conditions() {
     echo "$(date -u +%Y-%m-%d), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)," \
-        "$(getconf _NPROCESSORS_ONLN) processors, THREADS=$THREADS, f32."
+        "$(getconf _NPROCESSORS_ONLN) processors, THREADS=$THREADS, $1."
 }
 # curve NAME SVG LOG...: a column of logs over steps, as a picture.
 curve() {

@@ -13,8 +13,8 @@
  *     %2 = one_hot %1 {classes=5 to=f32} : f32[4,5]     y[o,c] = index[o] is c
  *
  * Saved: the index. An index outside the axis is an error of the step; one_hot gives zeros for it.
- * cumsum adds in double, of integers in 64 bits with wrapping, and rounds each sum once. scatter_add
- * adds in the order of the index. In top_k NaN is larger than every number.
+ * cumsum adds in double, of integers in 64 bits with wrapping, and rounds each sum once.
+ * scatter_add adds in the order of the index. In top_k NaN is larger than every number.
  *
  * A line is the elements that differ along the axis alone; kernels take neighbouring lines at a
  * time. */

@@ -1,8 +1,8 @@
 /* Along an axis: cumsum gather scatter_add top_k; and one_hot, which makes one.
  *
- * A line is the elements that differ along the axis alone. Lines of neighbours (inner = 1) of cumsum
- * and top_k have a block each, other lines a thread each. So sums have the order of the axis, or of
- * the threads of a block, whatever the device. */
+ * A line is the elements that differ along the axis alone. Lines of neighbours (inner = 1) of
+ * cumsum and top_k have a block each, other lines a thread each. So sums have the order of the
+ * axis, or of the threads of a block, whatever the device. */
 
 /* x[o,n,i] */
 typedef struct zfd_lines {

@@ -10,11 +10,11 @@
  *     dx = conv_grad_x %dy, %2 {... size=[8,8]} : f32[8,4,8,8]
  *     dw = conv_grad_w %1, %dy {... taps=[3,3]} : f32[6,2,3,3]
  *
- * Saved: x and w. A convolution is a product of w with columns, the elements of x that each position
- * sees (im2col; Chellapilla et al. 2006). Columns are made for a tile of positions at a time, in the
- * scratch of a worker, and never lie in memory whole. dx is a product with columns of dy, for the
- * positions of x; dw one with columns of x, for a block of its rows over all positions in their
- * order. So bits depend on the shapes alone. */
+ * Saved: x and w. A convolution is a product of w with columns, the elements of x that each
+ * position sees (im2col; Chellapilla et al. 2006). Columns are made for a tile of positions at a
+ * time, in the scratch of a worker, and never lie in memory whole. dx is a product with columns of
+ * dy, for the positions of x; dw one with columns of x, for a block of its rows over all positions
+ * in their order. So bits depend on the shapes alone. */
 
 enum { ZFI_CONV_X, ZFI_CONV_W, ZFI_CONV_Y, ZFI_CONV_MOST = 1 << 30 };
 

@@ -1,6 +1,6 @@
-/* Convolutions: conv, conv_grad_x, conv_grad_w. Nothing is stored between x and y: a thread adds the
- * terms of an element of y, or of dx, in f32 in the order of channels and taps; a warp those of an
- * element of dw, lane by lane and then as a tree. */
+/* Convolutions: conv, conv_grad_x, conv_grad_w. Nothing is stored between x and y: a thread adds
+ * the terms of an element of y, or of dx, in f32 in the order of channels and taps; a warp those of
+ * an element of dw, lane by lane and then as a tree. */
 
 typedef struct zfd_conv {
     int64_t count, batch, groups, c, o; /* count: elements of the result; c and o: of a group */

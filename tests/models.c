@@ -1,5 +1,5 @@
-/* The programs of examples/models against PyTorch (tests/golden/models/make.py): losses of four steps
- * and the parameters after them, and the same bits on one rank and on four at stage 3. */
+/* The programs of examples/models against PyTorch (tests/golden/models/make.py): losses of four
+ * steps and the parameters after them, and the same bits on one rank and on four at stage 3. */
 #define MODEL_WITHOUT_MAIN
 #include "../examples/models/autoencoder.c"
 #include "../examples/models/cnn.c"

@@ -1,5 +1,5 @@
-/* A sparse autoencoder: it reconstructs what it reads from a wide code, of which few numbers are not
- * 0. The loss is the squared error of the reconstruction and a price of the code's magnitudes.
+/* A sparse autoencoder: it reconstructs what it reads from a wide code, of which few numbers are
+ * not 0. The loss is the squared error of the reconstruction and a price of the code's magnitudes.
  *
  *     make build/models/autoencoder && build/models/autoencoder 200
  */

@@ -1,6 +1,6 @@
-/* A small diffusion model (Ho et al. 2020): data is mixed with noise by the angle of a time, cos(a) x
- * + sin(a) noise (the cosine schedule of Nichol & Dhariwal 2021 without its offset). A perceptron that
- * gets the time as sines and cosines predicts the noise.
+/* A small diffusion model (Ho et al. 2020): data is mixed with noise by the angle of a time, cos(a)
+ * x + sin(a) noise (the cosine schedule of Nichol & Dhariwal 2021 without its offset). A perceptron
+ * that gets the time as sines and cosines predicts the noise.
  *
  *     make build/models/diffusion && build/models/diffusion 400
  */

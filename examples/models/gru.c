@@ -1,6 +1,6 @@
-/* A recurrent network of gated units (Cho et al. 2014) that predicts the next token. zf_unstack gives
- * the steps of a sequence, and zf_stack joins the results. The gradient of the slices of all steps is
- * one concatenation, so a step costs the same in a sequence of 1000.
+/* A recurrent network of gated units (Cho et al. 2014) that predicts the next token. zf_unstack
+ * gives the steps of a sequence, and zf_stack joins the results. The gradient of the slices of all
+ * steps is one concatenation, so a step costs the same in a sequence of 1000.
  *
  *     make build/models/gru && build/models/gru 200
  */

@@ -1,5 +1,5 @@
-/* Two towers that find items for users (Yi et al. 2019): one embeds a user's last items, the other an
- * item; their product is its score. Of all items the loss sees the right one and a sample. The
+/* Two towers that find items for users (Yi et al. 2019): one embeds a user's last items, the other
+ * an item; their product is its score. Of all items the loss sees the right one and a sample. The
  * logarithm of how often an item is sampled is subtracted from its score, which removes the bias.
  *
  *     make build/models/two_towers && build/models/two_towers 200

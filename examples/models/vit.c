@@ -1,5 +1,5 @@
-/* A Vision Transformer (Dosovitskiy et al. 2021): an image is cut into patches, which are the tokens
- * of an encoder with pre-norm; the state of a learned token classifies it.
+/* A Vision Transformer (Dosovitskiy et al. 2021): an image is cut into patches, which are the
+ * tokens of an encoder with pre-norm; the state of a learned token classifies it.
  *
  *     make build/models/vit && build/models/vit 200
  */
@@ -14,8 +14,8 @@ enum {
     VIT_LAYERS = 2
 };
 
-/* [batch, colors, side, side] -> [batch, patches, colors patch patch]: no product reads pixels twice,
- * since patches do not overlap. */
+/* [batch, colors, side, side] -> [batch, patches, colors patch patch]: no product reads pixels
+ * twice, since patches do not overlap. */
 static zf_tensor vit_patches(zf_tensor image)
 {
     const int64_t batch = zf_tensor_shape(image).dims[0], n = VIT_SIDE / VIT_PATCH;

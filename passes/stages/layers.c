@@ -79,8 +79,8 @@ static int32_t zfi_layer_read(const zfi_layers *l, int32_t id)
     return l->home[id] ? l->home[id] - 1 : l->of[id];
 }
 
-/* The operand of a layer that has the most elements, of equal ones that of the first layer; -1: none
- * has a layer. */
+/* The operand of a layer that has the most elements, of equal ones that of the first layer; -1:
+ * none has a layer. */
 static int32_t zfi_largest_operand(const zfi_layers *l, const zfi_node *node)
 {
     const zf_graph *g = l->graph;

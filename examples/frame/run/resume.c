@@ -46,6 +46,16 @@ static void add_option(void *user, const zf_option_value *v)
                                             : "not given");
 }
 
+/* --layer-drop, as text; "": no step leaves out a layer. */
+static void add_layer_drop(notes *n, const zf_layer_drop_desc *d)
+{
+    char *text = add(n, "layer-drop", NULL);
+    *text = '\0';
+    if (d->theta > 0 && d->theta < 1)
+        snprintf(text, NOTE, "theta=%.9g,gamma=%.9g%s%s", d->theta, d->gamma,
+                 d->halves ? ",halves=true" : "", d->first_kept ? ",first_kept=true" : "");
+}
+
 /* Each rank has states of its own: the errors of what it compresses. */
 static bool ranks_have_states(const zf_training *t)
 {
@@ -72,6 +82,7 @@ static void make_notes(notes *n, const run_job *job)
     if (d->tokens) snprintf(corpus, NOTE, "%lld", (long long)d->tokens);
     snprintf(add(n, "lora", NULL), NOTE, "%s", zf_adapter_note(lora, &job->o.training));
     snprintf(add(n, "base", NULL), NOTE, "%016llx", (unsigned long long)job->base);
+    add_layer_drop(n, &job->o.layer_drop);
     n->equal = n->count;
     snprintf(add(n, "parts", NULL), NOTE, "%lld", (long long)run_parts(job));
     snprintf(add(n, "node", NULL), NOTE, "%d",

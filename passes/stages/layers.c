@@ -172,6 +172,7 @@ static void zfi_find_numbered_layers(zfi_layers *l)
     while (update < end && !g->nodes[g->order[update]].update) update++;
     for (int32_t i = 0; i < update; i++) l->of[g->order[i]] = zfi_layer_of_node(l, g->order[i]);
     for (int32_t i = update; i < end; i++) l->of[g->order[i]] = ZFI_LAYER_ALL;
+    if (!zfi_len(l->list)) return;
     zfi_settle_readers(l);
     zfi_settle_gradients(l);
     for (int32_t i = 0; i < end; i++) {

@@ -871,8 +871,12 @@ ZF_API zf_tensor zf_one_hot(zf_tensor index, int64_t classes, zf_dtype to)
 
 ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc)
 {
-    zf_tensor sum = zf_sum_ex(x, desc);
-    int64_t n = zf_valid(sum) ? zf_tensor_shape(x).dims[zfi_axis(x, desc ? desc->axis : 0)] : 1;
+    zf_tensor sum;
+    int64_t n;
+    if (zf_valid(x) && !zfi_is_float(zf_tensor_dtype(x)))
+        return zfi_misuse(x, ZF_ERR_DTYPE, "mean", "the operand must be float (zf_cast converts)");
+    sum = zf_sum_ex(x, desc);
+    n = zf_valid(sum) ? zf_tensor_shape(x).dims[zfi_axis(x, desc ? desc->axis : 0)] : 1;
     return zf_scale(sum, 1.0 / (double)n);
 }
 

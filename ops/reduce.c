@@ -36,7 +36,10 @@ static zf_status zfi_infer_reduce(zfi_infer *c) { return zfi_infer_reduced(c, tr
 
 static zf_status zfi_infer_any_sum(zfi_infer *c)
 {
-    return zfi_infer_reduced(c, !zfi_is_integer(c->args[0]->dtype));
+    if (c->args[0]->dtype == ZF_BOOL)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                              "the operand must be float or integer (zf_cast converts)");
+    return zfi_infer_reduced(c, false);
 }
 
 static zf_status zfi_infer_argmax(zfi_infer *c)

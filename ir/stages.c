@@ -10,19 +10,24 @@
  *   - a node of a stage reads what is of that stage, or of all; what is of another is sent before
  *   - a node of all stages reads what is of all; what is of one has a bcast over pipe before
  *   - a send is from the stage of its operand, and its result is of that to which it goes; a bcast
- *     over pipe is from the stage of its operand
+ *     over pipe is from the stage of its operand, and is of all stages, which take part in it
  *   - a value of one stage has no type along pipe: the ranks there do not have it
  *
  * Both ends of a send are one node of one list, of which each rank runs a part. So no ranks wait
  * for one another (ir/ranks.c has the argument). */
+
+static bool zfi_is_over_pipe(const zf_graph *g, int32_t id)
+{
+    return zfi_has(g, id, ZF_OP_COLLECTIVE) &&
+           ZF_INT(&g->nodes[id], all_gather, over) == ZF_OVER_PIPE;
+}
 
 static void zfi_check_stage_of_arg(zf_graph *g, int32_t id, int32_t k)
 {
     const zfi_node *node = &g->nodes[id];
     const int32_t arg = node->args[k];
     const int here = node->stage - 1, there = g->nodes[arg].stage - 1;
-    const bool over =
-        zfi_has(g, id, ZF_OP_COLLECTIVE) && ZF_INT(node, all_gather, over) == ZF_OVER_PIPE;
+    const bool over = zfi_is_over_pipe(g, id);
     if (over && node->op == ZF_OP_send && node->stage &&
         (there != ZF_INT(node, send, from) || here != ZF_INT(node, send, to)))
         zfi_verify_fail(g, id,
@@ -56,6 +61,9 @@ static zf_status zfi_verify_stages(zf_graph *g)
                             (int)stages);
         else if (node->stage && (zfi_spread_cut(type) | type->sum | type->differs) & pipe)
             zfi_verify_fail(g, id, "it is of stage %d alone, and so has no type along pipe",
+                            node->stage - 1);
+        else if (node->stage && node->op != ZF_OP_send && zfi_is_over_pipe(g, id))
+            zfi_verify_fail(g, id, "it is of stage %d alone, and all stages take part in it",
                             node->stage - 1);
         for (int32_t k = 0; k < node->arg_count && !g->error.status; k++)
             zfi_check_stage_of_arg(g, id, k);

@@ -128,7 +128,7 @@ static int32_t zfi_layer_of_node(zfi_layers *l, int32_t id)
     return layer < 0 ? zfi_layer_of_operands(l, id) : layer;
 }
 
-/* What waits for its first reader gets its layer; readers stand below. */
+/* What waits for its first reader gets its layer; readers come after it. */
 static void zfi_settle_readers(zfi_layers *l)
 {
     const zf_graph *g = l->graph;

@@ -217,7 +217,8 @@ ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 typedef struct zf_stages_desc {
     int32_t ranks; /* along pipe, at most as many as there are layers; 0: 1 */
     /* The number of layers of each stage: "3,3,2". NULL: dealt so that the stage with the most
-     * FLOPs has as few as possible */
+     * FLOPs has as few as possible. Programs of one store must deal alike, which a graph that
+     * trains and one that does not need not do by themselves */
     const char *layers;
 } zf_stages_desc;
 ZF_API zf_status zf_stages(zf_graph *graph, const zf_stages_desc *desc);
@@ -226,8 +227,8 @@ ZF_API zf_status zf_stages(zf_graph *graph, const zf_stages_desc *desc);
  *     zf_graph *one = zf_graph_copy(graph);
  *     zf_keep_stage(one, 0), zf_memory(one, NULL), zf_graph_plan(one, &plan);
  *
- * The result is a part of a graph, whose text does not read back. Requires: zf_stages, and what
- * else rewrites the graph, such as zf_zero. */
+ * The result is a part of a graph, whose text does not read back; of passes zf_memory alone may
+ * follow. Requires: zf_stages, and what else rewrites the graph, such as zf_zero. */
 ZF_API zf_status zf_keep_stage(zf_graph *graph, int32_t stage);
 
 /* Removes nodes that no output, gradient or update needs, merges equal nodes, folds constants, and

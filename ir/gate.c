@@ -51,6 +51,10 @@ static zf_status zfi_enter_early(zf_graph *g, const char *name, uint32_t needs, 
                         name, g->pass);
     if (zfi_len(g->scopes)) return zfi_open_scope_fail(g, name);
     g->file = NULL;
+    if (g->whole && strcmp(name, "zf_memory"))
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "%s: the graph is of one stage (zf_keep_stage): only zf_memory may follow",
+                        name);
     for (uint32_t stage = 1; stage <= ZFI_STAGE_PLACED; stage <<= 1) {
         if ((needs & stage) && !(g->stages & stage))
             return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: needs %s before it", name,

@@ -228,6 +228,8 @@ TEST(stages_are_verified)
         {"%5 = send %4 {world=2 over=pipe to=1} : f32[4]\n",
          "it is of all stages and reads %4 of stage 0, which a bcast over pipe must bring"},
         {"%5 = bcast %4 {world=2 over=pipe root=1} : f32[4]\n", "root=1, and %4 is of stage 0"},
+        {"%5 = bcast %4 {world=2 over=pipe} : f32[4] stage=1\n",
+         "it is of stage 1 alone, and all stages take part in it"},
         {"%5 = neg %1 : f32[4] stage=2\n", "stage=2, and there are 2 ranks along pipe"},
         {"%5 = input \"z\" : f32[4]~pipe stage=1\n",
          "it is of stage 1 alone, and so has no type along pipe"},
@@ -417,7 +419,7 @@ TEST(stages_are_kept_by_number)
     static const char *const errors[] = {
         "zf_keep_stage: the graph has no stages: zf_stages must come before",
         "zf_keep_stage: stage 2; the graph has stages 0 to 1",
-        "zf_keep_stage: the graph is of one stage already"};
+        "zf_keep_stage: the graph is of one stage (zf_keep_stage): only zf_memory may follow"};
     for (int k = 0; k < 3; k++) {
         zf_graph *g = chain_of(t, rows, 2);
         NEED(t, g, NULL);
@@ -446,6 +448,55 @@ TEST(stages_come_before_places)
           strstr(zf_graph_error(g),
                  "zf_compile: the graph has stages and places in memory, which each stage has of "
                  "its own: zf_memory must not be run before"));
+}
+
+/* A rank runs its own stage, and its store has the same layers for all programs. */
+TEST(stages_are_those_of_the_rank)
+{
+    static const int rows[] = {8, 8, 8};
+    zf_comm comm = {.rank = 0, .world = 2, .groups = true};
+    zf_backend *cpu;
+    zf_store *store;
+    NEED(t, cpu = zf_cpu_backend(NULL, NULL), NULL);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    NEED(t, store = zf_store_new(&(zf_store_desc){.backend = cpu, .comm = &comm}, NULL), NULL);
+    test_defer(t, (test_cleanup *)zf_store_free, store);
+    for (int k = 0; k < 4; k++) {
+        static const char *const errors[] = {
+            "", "",
+            ("zf_compile: the store has \"h.1.w\", which is of stage 1 here; programs of one store "
+             "give each stage the same layers (zf_stages_desc.layers)"),
+            "zf_compile: the graph is of stage 1 (zf_keep_stage), and this rank is of stage 0"};
+        zf_graph *g = chain_of(t, rows, 3);
+        zf_program *p;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        OK(t, zf_stages(g, &(zf_stages_desc){2, k == 2 ? "1,2" : "2,1"}), zf_graph_error(g));
+        if (k == 1) OK(t, zf_keep_stage(g, 0), zf_graph_error(g));
+        if (k == 3) OK(t, zf_keep_stage(g, 1), zf_graph_error(g));
+        p = zf_compile(g, &(zf_compile_desc){.store = store});
+        if (p) test_defer(t, (test_cleanup *)zf_program_free, p);
+        GIVES(t, zf_graph_status(g), k < 2 ? ZF_OK : ZF_ERR_ARGUMENT, zf_graph_error(g));
+        CHECK(t, (p != NULL) == (k < 2) && strstr(zf_graph_error(g), errors[k]));
+    }
+}
+
+/* Only zf_memory may follow: other passes need what the part has lost. */
+TEST(stages_that_are_kept_are_not_rewritten)
+{
+    static const int rows[] = {8, 8};
+    for (int k = 0; k < 3; k++) {
+        zf_graph *g = chain_of(t, rows, 2);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+        OK(t, zf_keep_stage(g, 1), zf_graph_error(g));
+        if (k == 0) zf_precision(g, &(zf_precision_desc){.dtype = ZF_BF16});
+        if (k == 1) zf_zero(g, &(zf_zero_desc){.world = 2});
+        if (k == 2) zf_simplify(g);
+        GIVES(t, zf_graph_status(g), ZF_ERR_STAGE, zf_graph_error(g));
+        CHECK(t, strstr(zf_graph_error(g), "the graph is of one stage (zf_keep_stage)"));
+    }
 }
 
 /* Ranks of one stage, which differ along data, have the same parameters. */

@@ -31,7 +31,7 @@ static void zfi_keep_stage(zf_graph *g, int32_t stage)
 {
     int32_t kept = 0, all;
     zfi_leave_out(g);
-    g->whole = zf_graph_hash(g), all = zfi_len(g->order);
+    g->whole = zf_graph_hash(g), g->kept = stage, all = zfi_len(g->order);
     for (int32_t i = 0; i < all; i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
@@ -48,9 +48,6 @@ ZF_API zf_status zf_keep_stage(zf_graph *g, int32_t stage)
     zf_status status = zfi_enter(g, "zf_keep_stage", 0, ZFI_STAGE_PLACED);
     const int32_t stages = status ? 0 : zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_PIPE);
     if (status) return status;
-    if (g->whole)
-        return zfi_fail(&g->error, ZF_ERR_STAGE,
-                        "zf_keep_stage: the graph is of one stage already");
     if (!zfi_has_stages(g))
         return zfi_fail(&g->error, ZF_ERR_STAGE,
                         "zf_keep_stage: the graph has no stages: zf_stages must come before");

@@ -430,11 +430,29 @@ static zf_status zfi_check_masters(const zf_program *p)
     return found || !count ? g->error.status : zfi_graph_nomem(g);
 }
 
+/* The store has no parameter that is another stage's here: the rank of that stage would begin with
+ * first values, and not with those of this store. */
+static zf_status zfi_check_dealt(const zf_program *p)
+{
+    zf_graph *g = p->graph;
+    const int32_t stage = g->whole ? zfi_stage_of_rank(p) : 0;
+    for (int32_t k = 0; k < zfi_len(g->params) && g->whole; k++) {
+        const zfi_node *param = &g->nodes[g->params[k]];
+        if (param->stage && param->stage - 1 != stage && zfi_store_find(p->store, param->name) >= 0)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_compile: the store has \"%.200s\", which is of stage %d here; "
+                            "programs of one store give each stage the same layers "
+                            "(zf_stages_desc.layers)",
+                            param->name, param->stage - 1);
+    }
+    return ZF_OK;
+}
+
 /* Finds in the store what the graph names, or adds it there. */
 static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
-    zf_status status = ZF_OK;
+    zf_status status = zfi_check_dealt(p);
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_param || node->op == ZF_OP_state)

@@ -8,11 +8,19 @@ static int32_t zfi_stage_of_rank(const zf_program *p)
 static zf_status zfi_project(zf_program *p)
 {
     zf_graph *g = p->graph;
-    if (g->whole || !zfi_has_stages(g)) return g->error.status;
+    int32_t stage;
+    if (!g->whole && !zfi_has_stages(g)) return g->error.status;
+    stage = zfi_stage_of_rank(p);
+    if (g->whole && g->kept != stage)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_compile: the graph is of stage %d (zf_keep_stage), and this rank is of "
+                        "stage %d",
+                        (int)g->kept, (int)stage);
+    if (g->whole) return g->error.status;
     if (g->stages & ZFI_STAGE_PLACED)
         return zfi_fail(&g->error, ZF_ERR_STAGE,
                         "zf_compile: the graph has stages and places in memory, which each stage "
                         "has of its own: zf_memory must not be run before");
-    zfi_keep_stage(g, zfi_stage_of_rank(p));
+    zfi_keep_stage(g, stage);
     return g->error.status;
 }

@@ -51,6 +51,23 @@ lm() { refuses "$1" "$2" "$llm" pretrain --model $data/llama.json --corpus $data
 lm 'a curriculum without an end' '--curriculum needs steps=N, after which its length is max' --curriculum min=8
 lm 'a block mask of many numbers' '--attention has more than 255 characters' --attention \
     "variable,globals=$(awk 'BEGIN { for (k = 0; k < 16; k++) printf "%s%d:%d", k ? "+" : "", 9e14 + k, 9e15 + k }')"
+sed 's/"max_position_embeddings": 64/"max_position_embeddings": 8192/' $data/llama.json > "$work/long.json"
+refuses 'a phase of more tokens than the text' 'tokens to train on; a phase needs more than 4000' "$llm" pretrain \
+    --model "$work/long.json" --corpus $data/stories.txt --vocab $data/vocab.txt --seq 16 --quiet \
+    --phase seq=4000,batch=1,steps=1 --phase steps=1
+refuses 'a phase of few tokens' 'a phase has 4 tokens; 8 is the least' "$bert" pretrain --corpus $data/stories.txt \
+    --vocab $data/vocab.txt --seq 16 --curriculum min=4,round=4,steps=8
+# The final norm multiplies by 8e37: the loss is below 1e38, the norm of the gradients is not.
+ends 0 "$llm" export --load "$work/base" "$work/steep"
+header=$(od -An -tu8 -N8 "$work/steep/model.safetensors")
+norm=$(head -c $((header + 8)) "$work/steep/model.safetensors" |
+    tr -d '\000' | sed 's/.*"model\.norm\.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+# shellcheck disable=SC2059
+printf "$(awk 'BEGIN { for (k = 0; k < 32; k++) printf "\\1\\1\\160\\176" }')" |
+    dd of="$work/steep/model.safetensors" bs=1 seek=$((header + 8 + norm)) conv=notrunc 2> /dev/null
+refuses 'gradients that are too large' ', gradient norm inf; the run has diverged' "$llm" pretrain --model \
+    "$work/steep" --init "$work/steep" --corpus $data/stories.txt --vocab $data/vocab.txt --seq 2 --batch 1 --steps 1 \
+    --precision f32 --threads 1 --eval-batches 0 --quiet
 lm 'a page without a name' ': it names no file' --report-html "$work/none/"
 lm 'a picture without a name' ': it names no file' --svg "$work/none/"
 refuses 'ranks of a launcher that are threads' \
@@ -190,6 +207,30 @@ refuses 'an adapter of other first weights' \
     'is an adapter of other weights than those of --init: name the folder of the base that it was trained with' \
     "$llm" finetune --tokenizer "$work/words" --data $data/chats.jsonl --seq 64 --batch 4 --steps 2 --threads 1 --quiet \
     --init "$work/base2" --load "$work/adapter" --lora r=2
+refuses 'layers that pairs cannot share' '--tensor is for pretrain and finetune' "$llm" dpo --model "$work/base" \
+    --tokenizer "$work/words" --data $data/pairs.jsonl --seq 20 --tensor 2 --ranks 2
+check 'an adapter that keeps many names' reward --init "$work/base" --lora \
+    "r=2,keep=$(awk 'BEGIN { for (k = 0; k < 60; k++) printf "%sinput_layernorm", k ? "," : "" }')" --save "$top/judge"
+judges() {
+    "$llm" grpo --model "$work/base" --tokenizer "$work/words" --data "$work/prompts" --batch 8 --steps 1 --tokens 4 \
+        --seq 16 --quiet --lora r=2 "$@"
+}
+# shellcheck disable=SC2046 # words
+refuses 'many rewards by adapters' 'more than 8 reward models are adapters of one base' judges \
+    $(for _ in 1 2 3 4 5 6 7 8 9; do echo --reward "model:$top/judge"; done)
+# Numbers of the first parameters, of which some were cut off, with the checksums that they and the manifest have.
+pairs_again() {
+    "$llm" dpo --model "$work/base" --tokenizer "$work/words" --data $data/pairs.jsonl --seq 20 --steps 2 --batch 4 \
+        --threads 1 --quiet --lora r=2 "$@"
+}
+check 'numbers of a reference' ends 0 pairs_again --steps 1 --save "$work/dpo"
+cp "$work/dpo/reference.f32" "$work/whole" && head -c 4 "$work/whole" > "$work/dpo/reference.f32"
+for file in reference manifest; do
+    run pairs_again --load "$work/dpo"
+    sed "$(sed -n 's/.*checksum \([0-9a-f]*\), .* \([0-9a-f]\{8\}\);.*/s=\2=\1=/p' "$work/err")" \
+        "$work/dpo/manifest.json" > "$work/$file" && cp "$work/$file" "$work/dpo/manifest.json"
+done
+refuses 'numbers of a reference of other examples' 'belongs to other examples of --data' pairs_again --load "$work/dpo"
 refuses 'dropout of what is compared' 'what is compared must be computed without dropout' "$llm" dpo --model \
     "$work/base" --tokenizer "$work/words" --data $data/pairs.jsonl --seq 20 --lora r=2,dropout=0.1
 
@@ -230,6 +271,9 @@ rlhf 'too few pairs' '.jsonl: there must be more of them' A=B
 refuses 'several processes' 'rlhf is one process: give --ranks N, or run the commands of its steps by' env \
     WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$llm" rlhf --model "$work/base" --tokenizer \
     "$work/words" --data $data/pairs.jsonl --save "$work/rlhf" --seq 20
+rlhf_words() { "$llm" rlhf --model "$work/base" --tokenizer "$work/words" --data $data/pairs.jsonl --save "$work/rlhf" \
+    --seq 20 --sft "$(awk 'BEGIN { for (k = 0; k < 400; k++) printf "--quiet " }')"; }
+refuses 'many words' 'more than 400 words of options' rlhf_words
 ppo() { refuses "$1" "$2" "$llm" ppo --model "$work/base" --tokenizer "$work/words" --data "$work/prompts" --reward \
     length --tokens 4 --seq 8 --batch 4 --steps 1 --quiet --ptx "$3" --ptx-rows "$4" --micro-batches 2; }
 echo '{"prompt": "the"}' > "$work/prompts"

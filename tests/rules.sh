@@ -6,11 +6,9 @@
 # Prints the messages of which none is, and the number of all.
 set -u
 export LC_ALL=C
-frame=examples/frame
 # shellcheck disable=SC2046 # words
-[ $# != 0 ] || set -- $(find base comm cpu graph io ir llm nn ops options passes plan run store examples/bert \
-    examples/gpt examples/llm examples/opt $frame/data $frame/experience $frame/folder $frame/options \
-    $frame/output $frame/plan $frame/policy $frame/preference $frame/ranks -name '*.c')
+[ $# != 0 ] || set -- $(find base comm cpu graph io ir llm nn ops options passes plan run store \
+    examples/bert examples/frame examples/gpt examples/llm examples/opt -name '*.c')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 

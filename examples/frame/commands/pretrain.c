@@ -277,21 +277,18 @@ static bool cut(const run_job *job, int64_t batch, int64_t sequence, sample_shap
 /* The shapes of a part, of the run and of its phases. */
 static bool cut_batch(run_job *job, zf_error *error)
 {
-    const int64_t least = job->sample->objective->least_sequence;
     for (int32_t k = 0; k < job->phases.shapes; k++) {
         const shape_phase *of = &job->phases.at[job->phases.first[k]];
-        if (of->sequence < least)
-            return fail(error, ZF_ERR_ARGUMENT, "a phase has %lld tokens; %lld is the least",
-                        (long long)of->sequence, (long long)least);
         if (!cut(job, of->batch, of->sequence, &job->shapes[k], error)) return false;
     }
     return cut(job, job->o.batch, job->o.seq, &job->shape, error);
 }
 
-/* --phase and --curriculum. */
+/* --phase and --curriculum, which only objectives of a --corpus have. */
 static bool open_phases(run_job *job, zf_error *error)
 {
     settings *o = &job->o;
+    const int64_t least = job->sample->objective->least_sequence;
     shape_phases_desc d = {.phase = &o->phase,
                            .curriculum = &o->curriculum,
                            .seq = o->seq,
@@ -300,8 +297,13 @@ static bool open_phases(run_job *job, zf_error *error)
                            .schedule = settings_schedule(o)};
     if (!shape_phases_make(&job->phases, &d, error)) return false;
     o->seq = d.seq, o->batch = d.batch, o->steps = d.steps;
-    return !job->phases.count || job->sample->objective->start_phase ||
-           fail(error, ZF_ERR_ARGUMENT, "--phase and --curriculum are for pretrain on a text");
+    for (int32_t k = 0; k < job->phases.shapes; k++) {
+        const int64_t tokens = job->phases.at[job->phases.first[k]].sequence;
+        if (tokens < least)
+            return fail(error, ZF_ERR_ARGUMENT, "a phase has %lld tokens; %lld is the least",
+                        (long long)tokens, (long long)least);
+    }
+    return true;
 }
 
 /* The most tokens of an example in any step. */
@@ -383,12 +385,12 @@ static void set_dropouts(run_job *job)
 }
 
 /* An adapter of a model that scores has the head, which is trained next to it. */
-static void keep_head(run_job *job)
+static bool keep_head(run_job *job, zf_error *error)
 {
     zf_lora_desc *lora = &job->o.training.lora;
-    const bool more = lora->keep && *lora->keep;
-    snprintf(job->keep, sizeof job->keep, "score%s%s", more ? "," : "", more ? lora->keep : "");
+    job->keep = session_keep(lora->keep, NULL, error);
     lora->keep = job->keep;
+    return job->keep != NULL;
 }
 
 /* No dropout, where the objective allows none. */
@@ -462,7 +464,8 @@ static bool open_job(run_job *job, zf_error *error)
     if ((settings_adapts(o) || job->sample->objective->joins || job->data.first) && settings_first(o) &&
         (o->save || o->load) && !zf_digest_path(settings_first(o), &job->base, error))
         return false;
-    if (job->sample->objective->scores_texts && settings_adapts(o)) keep_head(job);
+    if (job->sample->objective->scores_texts && settings_adapts(o) && !keep_head(job, error))
+        return false;
     if (o->adapter && !session_fits_base(o->adapter, o->init, error)) return false;
     set_dropouts(job);
     return fits_dropout(job, error) && choose_steps(job, error);
@@ -505,6 +508,7 @@ static void close_job(run_job *job)
     saving_close(&job->saving);
     saving_close(&job->best);
     dataset_close(&job->data, job->sample);
+    free(job->keep);
 }
 
 /* The rates that were measured, and the time of a step by those of --cost. */

@@ -207,6 +207,24 @@ bool session_is_judge(const session *s, const char *adapter)
            strcmp(adapter, adapter_name(&s->training)) != 0;
 }
 
+char *session_keep(const char *keep, const char *scope, zf_error *error)
+{
+    const char *at = keep ? keep : "";
+    const size_t each = (scope ? strlen(scope) : 0) + 2;
+    size_t room = sizeof "score" + strlen(at), length;
+    char *out;
+    for (const char *c = at; *c; c++) room += (c == at || *c == ',') * each;
+    if (!(out = malloc(room))) return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
+    length = (size_t)snprintf(out, room, "score");
+    while (*at) {
+        const size_t bytes = strcspn(at, ",");
+        length += (size_t)snprintf(out + length, room - length, ",%s%s%.*s", scope ? scope : "",
+                                   scope ? "." : "", (int)bytes, at);
+        at += bytes + (at[bytes] == ',');
+    }
+    return out;
+}
+
 /* The adapter of a session that shares parameters has another name than that of the other
  * session. */
 static bool fits_name(const session *s, const session_desc *d, zf_error *error)
@@ -236,11 +254,7 @@ static bool fits_adapter(session *s, const session_desc *d, const zf_store *stor
         const zf_tensor param = zf_param_at(s->graph, k);
         const char *name = zf_tensor_name(param);
         const int32_t at = zf_store_find(store, name);
-        if (zf_param_adapter(param)) continue;
-        if (at < 0)
-            return fail(error, ZF_ERR_MISMATCH,
-                        "the reference reads %.200s, which the base does not have", name);
-        if (zf_store_at(store, at).adapter)
+        if (!zf_param_adapter(param) && at >= 0 && zf_store_at(store, at).adapter)
             return fail(error, ZF_ERR_MISMATCH,
                         "the reference reads %.200s, which stays trained next to the adapter: take "
                         "the adapter's first values as the reference",

@@ -136,11 +136,9 @@ bool session_fits_base(const char *adapter, const char *base, zf_error *error)
 static bool average(zf_store *averages, zf_store *from, const char *path, zf_error *error)
 {
     const zf_status status = zf_ema_copy(averages, from, NULL);
-    return !status || fail(error, status,
-                           status == ZF_ERR_ARGUMENT ? "%s has no averages: it was trained without "
-                                                       "--ema"
-                                                     : "%s: its averages are those of another model",
-                           path);
+    if (status == ZF_ERR_ARGUMENT)
+        return fail(error, status, "%s has no averages: it was trained without --ema", path);
+    return !status || fail(error, status, "%s: %s", path, zf_store_error(averages));
 }
 
 /* The parameters of the session's adapter take those of a store. */

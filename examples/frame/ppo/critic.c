@@ -90,14 +90,13 @@ static bool read_model(origin *from, const critic *c, const experience *e, const
     return true;
 }
 
+/* The model is one whose configuration has a form that gives values to tokens. */
 static bool read_origin(origin *from, const critic *c, const experience *e, const char *folder,
                         zf_error *error)
 {
     const settings *o = e->desc->run;
     *from = (origin){.base = settings_first(o)};
     memcpy(&from->config, e->desc->config, c->sample.config->bytes);
-    if (!zf_config_facts_of(c->sample.config, &from->config).scores)
-        return fail(error, ZF_ERR_ARGUMENT, "this model has no form that gives values to tokens");
     if (folder) return read_model(from, c, e, folder, error);
     from->shares = settings_adapts(o);
     return true;
@@ -115,11 +114,9 @@ static bool describe(critic *c, const origin *from, const settings *o, zf_error 
     else if (settings_adapts(o)) c->lora = zf_training_resolved(&o->training).lora;
     if (!c->lora.rank) return true;
     c->lora.name = name, c->lora.dropout = 0;
-    if (!scorer_keep(c->keep, sizeof c->keep, c->lora.keep,
-                     c->adapter && !from->shares ? name : NULL, error))
-        return false;
+    c->keep = session_keep(c->lora.keep, c->adapter && !from->shares ? name : NULL, error);
     c->lora.keep = c->keep;
-    return true;
+    return c->keep != NULL;
 }
 
 static bool open_session(critic *c, session *s, const experience *e, session *policy,
@@ -212,5 +209,6 @@ void critic_close(critic *c)
     session_close(&c->evaluate);
     session_close(&c->train);
     zf_adapter_close(c->adapter);
+    free(c->keep);
     *c = (critic){.adapter = NULL};
 }

@@ -14,7 +14,7 @@ typedef struct critic {
     zf_config_any config;
     struct zf_adapter *adapter; /* from which it begins; NULL: none */
     zf_lora_desc lora;
-    char keep[400]; /* of lora */
+    char *keep; /* of lora */
     session train, evaluate;
     double loss, clipped; /* of the step; NaN: the critic made none */
 } critic;

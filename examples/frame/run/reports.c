@@ -136,8 +136,7 @@ static bool draw_plan(run *r)
 {
     const zf_status status =
         zf_report_plan(r->page, r->session.graph, cost_of(r), r->session.program);
-    return !status || fail(&r->error, status, "--report-html: the plan cannot be drawn (%s)",
-                           zf_status_name(status));
+    return !status || fail(&r->error, status, "the page: %s", zf_status_name(status));
 }
 
 bool run_open_page(run *r)

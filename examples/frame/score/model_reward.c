@@ -48,8 +48,8 @@ static bool score(void *user, const zf_reward_item *items, int64_t n, double *ou
 {
     model_reward *m = user;
     if (!m->shares && !score_texts(&m->scorer, n, text_of_item, items, out, error)) return false;
-    if (m->shares && m->count != n)
-        return fail(error, ZF_ERR_STAGE, "the reward model has not scored these answers");
+    if (m->shares && m->count != n) /* joined_rewards_run comes first */
+        return fail(error, ZF_ERR_STAGE, "%s", zf_status_name(ZF_ERR_STAGE));
     for (int64_t k = 0; k < n; k++) {
         if (m->shares) out[k] = m->scores[k];
         if (m->standardize)

@@ -117,8 +117,8 @@ bool scorer_open(scorer *r, const scorer_desc *desc, zf_error *error)
 void scorer_close(scorer *r)
 {
     session_close(&r->session);
-    free(r->ids), free(r->last), free(r->scores);
-    r->ids = r->last = NULL, r->scores = NULL;
+    free(r->ids), free(r->last), free(r->scores), free(r->keep);
+    r->ids = r->last = NULL, r->scores = NULL, r->keep = NULL;
 }
 
 /* ----------------------------------------------------------------------- over another's base */
@@ -146,20 +146,6 @@ bool scorer_shares(const scorer *r, const settings *o, const void *config, bool 
     return true;
 }
 
-bool scorer_keep(char *out, size_t room, const char *keep, const char *scope, zf_error *error)
-{
-    const char *at = keep ? keep : "";
-    size_t length = (size_t)snprintf(out, room, "score");
-    while (*at && length < room) {
-        const size_t bytes = strcspn(at, ",");
-        length += (size_t)snprintf(out + length, room - length, ",%s%s%.*s", scope ? scope : "",
-                                   scope ? "." : "", (int)bytes, at);
-        at += bytes + (at[bytes] == ',');
-    }
-    return length < room ||
-           fail(error, ZF_ERR_LIMIT, "an adapter keeps parameters of too many names");
-}
-
 bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *name,
                  zf_error *error)
 {
@@ -170,15 +156,15 @@ bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *
     for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k]; k++) *facts.dropouts[k] = 0;
     if (a) d.training.lora = *zf_adapter_desc(a);
     d.training.lora.name = name, d.training.lora.dropout = 0;
-    good = good && scorer_keep(r->keep, sizeof r->keep, d.training.lora.keep, NULL, error);
+    good = good && (r->keep = session_keep(d.training.lora.keep, NULL, error)) != NULL;
     d.training.lora.keep = r->keep;
     d.share = with, d.with = SESSION_NEXT;
     if (good && (good = session_open(&r->session, &d, error))) {
         good = with->plans || zf_adapter_take(a, r->session.program, r->session.graph,
                                               &desc->sample->exchange, error);
-        if (!good) session_close(&r->session);
     }
     zf_adapter_close(a);
+    if (!good) scorer_close(r);
     return good && open_rows(r, error);
 }
 

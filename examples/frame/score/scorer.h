@@ -42,7 +42,7 @@ typedef struct scorer {
     int32_t *ids, *last; /* of a step */
     float *scores;
     char base_path[ZF_FOLDER_PATH];
-    char keep[400]; /* of scorer_join */
+    char *keep; /* of scorer_join */
 } scorer;
 
 /* Reads what the folder says, without weights: config, scale, base and adapter, for which r and the
@@ -61,9 +61,6 @@ bool scorer_shares(const scorer *r, const settings *o, const void *config, bool 
  * is nothing to close. */
 bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *name,
                  zf_error *error);
-/* What an adapter keeps that scores, by names of a graph in which the names in `keep` are under
- * `scope`, or NULL: as they are. False with *error: there is no room. */
-bool scorer_keep(char *out, size_t room, const char *keep, const char *scope, zf_error *error);
 
 /* The scores of n texts, text i with counts[i] ids, at its last one. After scorer_join with
  * several ranks each scores a part, and all must call it. False with *error: a text is empty, or

@@ -205,13 +205,14 @@ static bool zfi_may_vanish(const zfi_regioning *c, int32_t id)
     return true;
 }
 
-/* A node whose value is not read may be left out. */
+/* A node whose value is not read may be left out. What goes over pipe is not: its other end, in the
+ * part of another stage, does not know who reads it. */
 static bool zfi_may_be_needless(const zfi_regioning *c, int32_t id)
 {
     const zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
     const uint64_t *set = zfi_set_of(c->r, c->needless, id);
-    if (c->wanted[id] || c->zeroed[id] || zfi_written_args(g, node) ||
+    if (c->wanted[id] || c->zeroed[id] || zfi_written_args(g, node) || zfi_is_over_pipe(g, id) ||
         g->records[node->op]->traits & (ZF_OP_EFFECT | ZF_OP_LEAF))
         return false;
     for (size_t w = 0; w < c->r->words; w++)

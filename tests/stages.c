@@ -204,6 +204,37 @@ TEST_ONCE(stages_have_the_bits_of_one_rank_with_zero)
     }
 }
 
+/* A value that only a branch reads is sent, too, in a step that leaves out the branch. */
+TEST_ONCE(stages_send_what_a_left_out_branch_reads)
+{
+    static const char text[] =
+        "%1 = input \"x\" : f32[4,8]\n%2 = input \"lr\" : f32[]\n"
+        "%3 = param \"h.0.w\" {init=normal b=0.5} : f32[8,8]\n%4 = linear %1, %3 : f32[4,8]\n"
+        "%5 = param \"h.1.w\" {init=normal b=0.5} : f32[8,8]\n%6 = linear %4, %5 : f32[4,8]\n"
+        "%7 = layer_drop %6 {share=1 theta=1e-09 gamma=1000} : f32[4,8]\n"
+        "%8 = param \"h.1.b\" {init=normal b=0.5} : f32[4,8]\n%9 = add %7, %8 : f32[4,8]\n"
+        "%10 = mul %9, %9 : f32[4,8]\n%11 = reshape %10 {shape=[32]} : f32[32]\n"
+        "%12 = sum %11 : f32[]\noutput %12 \"loss\"\n";
+    float losses[2] = {0};
+    for (int pipe = 1; pipe <= 2 && !t->failed; pipe++) {
+        const made way = {.passes = "autograd %12; simplify; sgd lr", .pipe = pipe, .micro = 1};
+        const float lr = 0.05f, x[ROWS * WIDTH] = {1, 2, 3, 4};
+        team m;
+        making = &way;
+        if (team_new(t, &m, text, pipe, false, to_stages)) {
+            for (int r = 0; r < pipe; r++) {
+                zf_write(m.programs[r], zf_graph_find(m.members[r].graph, "x"), x, sizeof x);
+                zf_write(m.programs[r], zf_graph_find(m.members[r].graph, "lr"), &lr, sizeof lr);
+            }
+            for (int step = 0; step < STEPS && !t->failed; step++) team_step(t, &m);
+            zf_read(m.programs[0], zf_graph_find(m.members[0].graph, "loss"), &losses[pipe - 1],
+                    sizeof *losses);
+        }
+        team_end(&m);
+    }
+    CHECK(t, t->unwound || (losses[0] > 0 && losses[0] == losses[1]));
+}
+
 /* ------------------------------------------------------------------------------ rules, refusals */
 
 static const char two[] = "mesh pipe=2\n"

@@ -814,7 +814,8 @@ typedef struct zf_training {
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
     zf_prefetch_desc prefetch; /* {0}: not run */
-    zf_fit_desc fit; /* {0}: recompute and offload are used as given here */
+    /* {0}: recompute and offload are used as given here. Not with tensor, sections or stages */
+    zf_fit_desc fit;
     /* Bytes that plans of zf_recompute and zf_prefetch should fit; 0: no limit */
     size_t memory_limit;
     zf_backend *backend; /* its scratch is counted in plans; NULL: none */

@@ -360,6 +360,10 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
                         "zf_passes: there is no variant %d; a step of this description has %d "
                         "(zf_variant_count)",
                         (int)t->variant, (int)zf_variant_count(t));
+    if (zfi_wants_fit(t) && (zfi_wants_cut(t) || zfi_wants_stages(t)))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: fit plans ranks that have all layers whole; it must be left "
+                        "out with tensor, sections.tensor or stages");
     t->clip = zfi_or(t->clip, 0);
     t->delay = zfi_delays(t);
     t->delay_from = zfi_delays_from(t);

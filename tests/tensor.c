@@ -499,6 +499,13 @@ TEST_ONCE(tensor_refusals)
     check_refused(t, text, "zf_cut: 3 sections are not divided by 2 ranks");
     how = (zf_training){.tensor = 2, .sections.tensor = 64};
     check_refused(t, text, "is kept by");
+    for (int k = 0; k < 3; k++) {
+        how = (zf_training){.fit.device = 1 << 30, .tensor = k == 0 ? 2 : 1};
+        how.sections.tensor = k == 1 ? 2 : 0, how.stages.ranks = k == 2 ? 2 : 0;
+        check_refused(t, text,
+                      "zf_passes: fit plans ranks that have all layers whole; it must be left out "
+                      "with tensor, sections.tensor or stages");
+    }
     check_parsed(t,
                  "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"
                  "output %2 \"y\"\n",

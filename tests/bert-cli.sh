@@ -25,7 +25,7 @@ check 'no command' no_command
 check 'unknown command' \
     fails 2 "bert: there is no command 'train'; 'bert --help' lists them" "$bert" train
 check 'unknown option' misused "there is no option '--learning-rate=1'" pretrain --learning-rate=1
-check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seconds" pretrain --se 1
+check 'ambiguous option' misused "'--sec' is ambiguous: --seconds or --sections" pretrain --sec 1
 check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'" pretrain --seq 7
 check 'bad choice' misused "--precision takes one of f32, bf16 or f16, not 'f8'" \
     pretrain --precision f8

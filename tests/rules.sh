@@ -8,7 +8,7 @@ set -u
 export LC_ALL=C
 # shellcheck disable=SC2046 # words
 [ $# != 0 ] || set -- $(find base comm cpu graph io ir llm nn ops options passes plan run store \
-    examples/bert examples/frame examples/gpt examples/llm examples/opt -name '*.c')
+    cuda examples/bert examples/frame examples/gpt examples/llm examples/opt -name '*.c' -o -name '*.cu')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 
@@ -24,7 +24,7 @@ joined() {
     }'
 }
 # shellcheck disable=SC2046
-joined $(find tests -name '*.c' -o -name '*.zf' -o -name '*.sh') > "$work/tests"
+joined $(find tests -name '*.c' -o -name '*.cu' -o -name '*.zf' -o -name '*.sh') > "$work/tests"
 joined "$@" | awk '
     BEGIN { RS = "(bad|error|fail|fails|refuse|refused|wrong)[a-z_]*\\(" }
     NR > 1 {

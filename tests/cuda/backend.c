@@ -760,6 +760,163 @@ TEST_ONCE(cuda_no_device)
                "be found first");
 }
 
+static void usual_driver(void *unused)
+{
+    (void)unused;
+    emulation_driver(-1), emulation_capability(9), emulation_refuse(NULL, 0, 0);
+}
+
+/* A device that cannot be used, by its driver, its age or its libraries. */
+TEST_ONCE(cuda_devices_that_cannot_run)
+{
+    static const struct {
+        int driver, capability;
+        const char *function, *text;
+    } ways[] = {
+        {0, 9, NULL,
+         "zf_cuda_backend: this machine has no NVIDIA driver; this program needs one for CUDA "},
+        {10020, 9, NULL,
+         "zf_cuda_backend: the NVIDIA driver of this machine is for CUDA 10.2; this program needs "
+         "one for "},
+        {-1, 7, NULL,
+         "zf_cuda_backend: device 0 is of compute capability 7.0; it must be 8.0 or newer"},
+        {-1, 9, "cudaGetDeviceCount", "zf_cuda_backend: CUDA cannot start: invalid argument"},
+        {-1, 9, "cublasLtCreate", "zf_cuda_backend: cublasLtCreate: "},
+    };
+    test_defer(t, usual_driver, NULL);
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        zf_error error = {ZF_OK, ""};
+        emulation_driver(ways[k].driver), emulation_capability(ways[k].capability);
+        emulation_refuse(ways[k].function, 0, 1 /* cudaErrorInvalidValue */);
+        CHECK(t, !zf_cuda_backend(NULL, &error) && error.status == ZF_ERR_BACKEND);
+        if (strncmp(error.text, ways[k].text, strlen(ways[k].text)))
+            CHECK_TEXT(t, error.text, ways[k].text);
+    }
+}
+
+/* What a device that is open cannot do: the error names the call, and the next call succeeds. */
+TEST_ONCE(cuda_calls_that_fail_are_named)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    const zf_run run = {.seed = 1, .world = 1};
+    const zf_launch launch = {.op = ZF_OP_param, .node = 2, .run = &run, .error = &error};
+    zf_launch l = launch;
+    void *memory;
+    NEED(t, cuda, &error);
+    l.backend = cuda->self;
+    test_defer(t, usual_driver, NULL);
+    emulation_refuse("cudaHostRegister", 0, 1 /* cudaErrorInvalidValue */);
+    CHECK(t, !cuda->allocate_host(cuda->self, 64, &error));
+    CHECK_TEXT(t, error.text,
+               "64 bytes of host memory cannot be pinned (cudaHostRegister): invalid argument");
+    emulation_refuse(NULL, 0, 0);
+    error = (zf_error){ZF_OK, ""};
+    NEED(t, memory = cuda->allocate_host(cuda->self, 64, &error), &error);
+    cuda->release_host(cuda->self, memory, 64);
+    emulation_refuse("launch", 0, 1);
+    CHECK(t, cuda->launch(cuda->self, &l) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, error.text, "the step's number to the device: invalid argument");
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, zf_cuda_tell(NULL, NULL, NULL, &error) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, error.text, "zf_cuda_tell: invalid argument");
+    emulation_refuse("cudaEventSynchronize", 0, 719 /* cudaErrorLaunchFailure */);
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, cuda->synchronize(cuda->self, &error) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, error.text,
+               "the device has failed: unspecified launch failure (zf_cuda_desc.no_graphs under "
+               "compute-sanitizer tells in which kernel)");
+    emulation_refuse(NULL, 0, 0);
+    error = (zf_error){ZF_OK, ""};
+    OK(t, cuda->synchronize(cuda->self, &error), error.text);
+    CHECK(t, cuda->launch(cuda->self, &l) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, error.text,
+               "param %2: there is no such operator on CUDA; the CPU backend has all");
+}
+
+/* Sizes beyond the kernels' counters, of arrays that are nowhere. */
+TEST_ONCE(cuda_sizes_have_limits)
+{
+    const int64_t many = (int64_t)1 << 31;
+    const zf_array packed = {NULL, ZF_F32, ZF_SHAPE(1, many, 3)},
+                   dy = {NULL, ZF_F32, ZF_SHAPE(many, 4)}, index = {NULL, ZF_I32, ZF_SHAPE(many)},
+                   rows = {NULL, ZF_F32, ZF_SHAPE(8, 4)},
+                   wide = {NULL, ZF_F32, ZF_SHAPE(1, 1, 1 << 16)},
+                   one = {NULL, ZF_I32, ZF_SHAPE(1)};
+    const struct {
+        zf_op op;
+        int arg_count;
+        zf_array args[7], out;
+        int attribute;
+        int64_t value;
+        const char *text;
+    } ways[] = {
+        {ZF_OP_attention,
+         1,
+         {packed},
+         {NULL, ZF_F32, ZF_SHAPE(1, many, 1)},
+         ZF_AT_attention_heads,
+         1,
+         "attention %2: on CUDA tokens, heads of all examples and elements of a token may be 2^30 "
+         "each"},
+        {ZF_OP_scatter_rows,
+         2,
+         {dy, index},
+         rows,
+         ZF_AT_scatter_rows_rows,
+         8,
+         "scatter_rows %2: 2147483648 indices into 8 rows; fewer than 2^31 - 2048 and 2^32 - 1 are "
+         "possible on CUDA"},
+        {ZF_OP_cached_attention,
+         7,
+         {wide, wide, wide, one, one, wide, wide},
+         wide,
+         ZF_AT_cached_attention_heads,
+         1,
+         " wide, and there are 2^31 queries at most"},
+    };
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    const zf_run run = {.seed = 1, .world = 1};
+    NEED(t, cuda, &error);
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {{.i = 0}};
+        const zf_launch l = {.op = ways[k].op,
+                             .node = 2,
+                             .arg_count = ways[k].arg_count,
+                             .args = ways[k].args,
+                             .out = ways[k].out,
+                             .attributes = attributes,
+                             .run = &run,
+                             .backend = cuda->self,
+                             .error = &error};
+        attributes[ways[k].attribute].i = ways[k].value;
+        error = (zf_error){ZF_OK, ""};
+        CHECK(t, cuda->launch(cuda->self, &l) == ZF_ERR_BACKEND);
+        if (!strstr(error.text, ways[k].text)) CHECK_TEXT(t, error.text, ways[k].text);
+    }
+}
+
+/* What is found for products cannot be written: the step says so. */
+TEST_ONCE(cuda_search_needs_a_place_for_its_file)
+{
+    const setup s = {0, 1, false, ZF_F32, false};
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.tuning = "/dev/null/products"}, &error);
+    zf_graph *g = build(t, &s);
+    zf_program *p;
+    NEED(t, cuda, &error);
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    p = zf_compile(g, &(zf_compile_desc){.backend = cuda, .seed = 2});
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, feed(p, g, 0, 0), zf_program_error(p));
+    CHECK(t, zf_step(p) == ZF_ERR_IO);
+    CHECK_TEXT(t, zf_program_error(p),
+               "/dev/null/products: the algorithms found for products cannot be written there");
+}
+
 static void all_shared(void *unused)
 {
     (void)unused;
@@ -1083,7 +1240,9 @@ TEST_ONCE(cuda_device_that_does_not_end)
     CHECK_TEXT(t, error.text, "rank 1 has given up");
     error = (zf_error){ZF_OK, ""};
     CHECK(t, cuda->synchronize(cuda->self, &error) == ZF_ERR_BACKEND);
-    CHECK(t, strstr(error.text, "device 0 has not come to its end since other ranks were lost"));
+    CHECK_TEXT(t, error.text,
+               "device 0 has not come to its end since other ranks were lost: it takes no more work, "
+               "and its memory is not freed before the process ends");
     CHECK(t, cuda->launch(cuda->self, &call.launch) == ZF_ERR_BACKEND);
     CHECK(t, !cuda->allocate(cuda->self, 64, NULL));
     CHECK(t, cuda->copy(cuda->self, &byte, memory, 1, ZF_DEVICE_TO_HOST, NULL) == ZF_ERR_BACKEND);

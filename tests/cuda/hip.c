@@ -77,6 +77,8 @@ static void step(test *t, bool cpu, float *to, size_t *count, float *loss)
     CHECK_TEXT(t, emulation_report(), "");
 }
 
+TEST_ONCE(cuda_hip_refuses_devices_and_settings) { CHECK_TEXT(t, planted_hip_driver(), ""); }
+
 TEST_ONCE(cuda_products_by_hipblaslt) { CHECK_TEXT(t, planted_hipblas(), ""); }
 
 TEST_ONCE(cuda_bert_step_has_the_same_bits_in_waves_of_64)

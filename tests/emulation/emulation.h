@@ -21,6 +21,11 @@ enum { EMULATION_NO_CORES, EMULATION_MMA, EMULATION_MFMA, EMULATION_WMMA };
 void emulation_waves(int lanes, int cores);
 /* How many multiprocessors a device has; 2 at first. */
 void emulation_processors(int count);
+/* The compute capability of all devices is `major`.0; 9.0 at first. */
+void emulation_capability(int major);
+/* Of which CUDA the driver is: 12040 for 12.4; 0: there is none; -1, as at first: that of the
+ * toolkit. */
+void emulation_driver(int version);
 /* What was found since emulation_clear: one finding a line; "" when nothing. */
 const char *emulation_report(void);
 /* Forgets the findings, and the errors that they left on the devices. */

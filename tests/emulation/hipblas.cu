@@ -42,7 +42,7 @@ const char *lacks;       /* the function that the library does not have */
 int create(void **to)
 {
     *to = &live;
-    return 0;
+    return broken;
 }
 int destroy(void *) { return 0; }
 int version(void *, int *to)
@@ -248,6 +248,13 @@ static void *library_symbol(void *, const char *name)
 extern "C" const char *planted_hipblas(void)
 {
     zfd_hipblas some;
+    zfd_device d = {};
+    zf_error error = {ZF_OK, ""};
+    broken = 5;
+    (void)zfd_blas.open(&d, &error);
+    broken = 0;
+    if (strcmp(error.text, "zf_cuda_backend: hipblasLtCreate: status 5"))
+        return "a library that does not open";
     lacks = "MatmulPreferenceCreate";
     if (zfd_hipblas_find(&some)) return "a library without one of the functions";
     lacks = NULL;

@@ -41,6 +41,8 @@ int planted_waves(float *out, int mistake);
 int planted_architecture(const char *name);
 /* hipBLASLt (cuda/hip/blas.cu), as a library that computes on the host: "" or what was wrong. */
 const char *planted_hipblas(void);
+/* What is said of AMD's driver, a device and settings (cuda/hip/driver.cu): "" or what was wrong. */
+const char *planted_hip_driver(void);
 /* *wrong: how many elements of a product by warpgroups, of n columns, are wrong: none. Ways: A in
  * rows or (2, 3) across, or (4, 5) in registers; B in rows or (odd) across. Mistakes: 1 reads the
  * result before it is there, 2 has no barrier, 3 waits for too many threads */

@@ -48,7 +48,7 @@ std::condition_variable changed;
 enum { DEVICES = 8, GUARD_BYTES = 256, DEADLINE = 60 /* seconds */ };
 static const size_t DEVICE_BYTES = (size_t)1 << 30, SHARED_BYTES = 48 << 10;
 static size_t most_shared_bytes = 227 << 10;
-static int processors = 2;
+static int processors = 2, capability = 9, driver = CUDART_VERSION;
 
 struct capture;
 
@@ -451,6 +451,18 @@ extern "C" void emulation_shared(size_t bytes)
     most_shared_bytes = bytes;
 }
 
+extern "C" void emulation_capability(int major)
+{
+    std::unique_lock<std::mutex> held(lock);
+    capability = major;
+}
+
+extern "C" void emulation_driver(int version)
+{
+    std::unique_lock<std::mutex> held(lock);
+    driver = version < 0 ? CUDART_VERSION : version;
+}
+
 extern "C" void emulation_processors(int count)
 {
     std::unique_lock<std::mutex> held(lock);
@@ -494,6 +506,7 @@ extern "C" long emulation_kernels(void)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     CALL(cudaGetDeviceCount);
+    if (driver < CUDART_VERSION) GIVE(cudaErrorInsufficientDriver);
     *count = device_count;
     GIVE(device_count ? cudaSuccess : cudaErrorNoDevice);
 }
@@ -543,7 +556,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int num
     if (number < 0 || number >= device_count) GIVE(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = processors; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = capability; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
@@ -564,7 +577,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int num
 cudaError_t cudaDriverGetVersion(int *version)
 {
     CALL(cudaDriverGetVersion);
-    *version = CUDART_VERSION;
+    *version = driver;
     return cudaSuccess;
 }
 

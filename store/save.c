@@ -147,6 +147,13 @@ static zf_status zfi_save_get(zfi_saving *s, const zfi_stored *t, const zfi_port
     return status;
 }
 
+/* Other ranks, which wait for the part of this one, get its error. */
+static zf_status zfi_save_give_up(const zf_store *store, zf_status status)
+{
+    if (store->comm->abort) store->comm->abort(store->comm->self, status, store->error.text);
+    return status;
+}
+
 /* Brings the parts of tensor k together, on all ranks. Collective. */
 static zf_status zfi_save_gather(zfi_saving *s, int32_t k)
 {
@@ -163,15 +170,12 @@ static zf_status zfi_save_gather(zfi_saving *s, int32_t k)
     zf_status status;
     s->done++;
     if (more) s->parts_of = more, s->room = bytes;
-    if (bytes > s->room) {
-        if (store->comm->abort)
-            store->comm->abort(store->comm->self, ZF_ERR_NOMEM, "zf_save: out of memory");
-        return zfi_nomem(&store->error);
-    }
+    if (bytes > s->room) return zfi_save_give_up(store, zfi_nomem(&store->error));
     call.out = s->parts_of, call.in = s->parts_of + (size_t)box.place * each;
     status = zfi_store_get(store, k, s->parts_of + (size_t)box.place * each, 0, "zf_save",
                            &store->error);
-    if (status || box.parts < 2 || !call.count) return status;
+    if (status) return zfi_save_give_up(store, status);
+    if (box.parts < 2 || !call.count) return ZF_OK;
     return store->comm->run(store->comm->self, &call, &store->error);
 }
 

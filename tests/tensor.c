@@ -463,6 +463,62 @@ TEST_ONCE(tensor_checkpoints)
                 &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = 3});
 }
 
+static int left; /* values that can still be read */
+
+static zf_status reads_some(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
+                            zf_error *error)
+{
+    (void)self;
+    if (kind != ZF_DEVICE_TO_HOST || left-- > 0) return memcpy(to, from, bytes), ZF_OK;
+    snprintf(error->text, sizeof error->text, "the device is gone");
+    return error->status = ZF_ERR_BACKEND;
+}
+
+/* Two ranks save, of which the last one can read `reads` values, 0 or 1; its error is that of both. */
+static void check_unread(test *t, int reads)
+{
+    static const char text[] =
+        "mesh tensor=2\n%1 = param \"w\" : f32[4@tensor]\n"
+        "%2 = all_gather %1 {world=2 over=tensor} : f32[8]\noutput %2 \"y\"\n";
+    zf_error error = {ZF_OK, ""};
+    static zf_backend some[2];
+    zf_backend *cpu = zf_cpu_backend(NULL, &error), *broken = &some[reads];
+    zf_local *local;
+    member members[2];
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    NEED(t, local = zf_local_new(&(zf_local_desc){.world = 2}, &error), &error);
+    test_defer(t, (test_cleanup *)zf_local_free, local);
+    *broken = *cpu, broken->copy = reads_some;
+    for (int r = 0; r < 2; r++) {
+        zf_compile_desc d = {.backend = r ? broken : cpu, .comm = zf_local_comm(local, r)};
+        members[r] = (member){.rank = r, .graph = team_parsed(t, text, &error)};
+        NEED(t, members[r].graph, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, members[r].graph);
+        members[r].program = zf_compile(members[r].graph, &d);
+        OK(t, zf_graph_status(members[r].graph), zf_graph_error(members[r].graph));
+        test_defer(t, (test_cleanup *)zf_program_free, members[r].program);
+    }
+    left = reads;
+    for (int r = 0; r < 2; r++)
+        if (pthread_create(&members[r].thread, NULL, save_one, &members[r])) abort();
+    for (int r = 0; r < 2; r++) pthread_join(members[r].thread, NULL);
+    for (int r = 0; r < 2; r++) {
+        const char *said = zf_store_error(zf_program_store(members[r].program));
+        if (!strstr(said, "the device is gone"))
+            test_fail(t, __FILE__, __LINE__, "the device is gone", said);
+    }
+}
+
+/* Before the parts are brought together, and where it is this rank's turn. */
+TEST_ONCE(tensor_checkpoints_that_a_rank_cannot_read)
+{
+    static char path[200];
+    snprintf(path, sizeof path, "%s", test_path("tensor-unread"));
+    saved_at = path;
+    for (int reads = 0; reads < 2 && !t->failed; reads++) check_unread(t, reads);
+}
+
 /* ------------------------------------------------------------------------------------- errors */
 
 static void check_refused(test *t, const char *text, const char *error)

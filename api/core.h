@@ -723,7 +723,7 @@ ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t
 /* How the values that a scalar float has for the parts of a global batch (zf_zero_desc) make
  * one. */
 typedef enum zf_reduction {
-    ZF_REDUCTION_DERIVED, /* by the operators that compute it; where they do not tell, zf_zero fails */
+    ZF_REDUCTION_DERIVED, /* by the operators that compute it; zf_zero fails if they decide none */
     ZF_REDUCTION_SUM,
     ZF_REDUCTION_MEAN,
     /* Each rank keeps that of its last micro-batch; not of a loss. With several ranks zf_step does

@@ -88,15 +88,15 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  *     table[id] + alpha / rank A[id] B^T
  *
  * A is M.lora_embedding_A.weight [rows, rank], zeros; B is M.lora_embedding_B.weight [width, rank],
- * normal with deviation 1. There is no dropout. Products with the same parameter, as those of a head
- * that is tied to it, stay those of the base.
+ * normal with deviation 1. There is no dropout. Products with the same parameter, as those of a
+ * head that is tied to it, stay those of the base.
  *
- * With dora (Liu et al. 2024) rows of the sum W of a weight and its product have trained lengths: row
- * r counts magnitude[r] / |row r| times, of a table each column. The length of a row has no gradient.
- * The magnitudes are M.lora_magnitude_vector.weight [out]; zf_lora_magnitudes gives them their first
- * values once the weights are there, or the program reads them from a file; before that they are
- * zeros. What is dropped is left out of the sum, and not of the base. A weight [in, out] must not be
- * square.
+ * With dora (Liu et al. 2024) rows of the sum W of a weight and its product have trained lengths:
+ * row r counts magnitude[r] / |row r| times, of a table each column. The length of a row has no
+ * gradient. The magnitudes are M.lora_magnitude_vector.weight [out]; zf_lora_magnitudes gives them
+ * their first values once the weights are there, or the program reads them from a file; before that
+ * they are zeros. What is dropped is left out of the sum, and not of the base. A weight [in, out]
+ * must not be square.
  *
  * A weight may hold records (zf_param_desc.quantized), for zf_quantized_linear (QLoRA, Dettmers et
  * al. 2023): it is converted to floats a tile at a time, forward and backward.
@@ -489,8 +489,8 @@ ZF_API const char *zf_fuse_name(int32_t index);
  *             what no example decides: the mean over the parts
  *     sum     zf_sum; sums added, or times what no example decides: the sum over the parts. Times a
  *             constant below 1 it is not said, since it may be part of a mean
- *     ratio   a sum (at least a number, or plus one) divides a sum, as in zf_cross_entropy without a
- *             weight: the sum over the parts divided by that over the parts. No parameter that is
+ *     ratio   a sum (at least a number, or plus one) divides a sum, as in zf_cross_entropy without
+ *             a weight: the sum over the parts divided by that over the parts. No parameter that is
  *             trained decides the divisor
  *     same    no example decides it: as it is; may be added to a mean
  *

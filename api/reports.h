@@ -134,7 +134,8 @@ typedef struct zf_report zf_report;
 ZF_API zf_report *zf_report_new(const char *title, const zf_allocator *allocator);
 ZF_API void zf_report_free(zf_report *report); /* NULL: nothing */
 /* A row of "What ran": a setting, its value, and where it is from ("--lr", "default"). value and
- * origin may be NULL. Rows whose origin begins with "default" are folded. Lack of memory is an error of zf_report_save. */
+ * origin may be NULL. Rows whose origin begins with "default" are folded. Lack of memory is an
+ * error of zf_report_save. */
 ZF_API void zf_report_fact(zf_report *report, const char *name, const char *value,
                            const char *origin);
 /* A line under "Warnings". */

@@ -296,10 +296,11 @@ ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training)
  * weight += scale A B^T, for M.lora_embedding_A.weight. B becomes zeros, of a table A, so programs
  * with the adapter compute the same results, except for the rounding of the weight, and where a
  * table is a weight of products as well (a tied head): these read the sum. With magnitudes (dora)
- * the weight becomes that with these lengths, and the magnitudes its own. The desc gives name, alpha, alphas and rslora; its rank and ranks, where rank is not 0,
- * must be those of all these; other members are ignored. Kept parameters are not changed. A square
- * weight is [out, in]. Master weights become those of the rounded weight. All ranks must call it
- * where tensors are sharded. desc NULL: defaults. */
+ * the weight becomes that with these lengths, and the magnitudes its own. The desc gives name,
+ * alpha, alphas and rslora; its rank and ranks, where rank is not 0, must be those of all these;
+ * other members are ignored. Kept parameters are not changed. A square weight is [out, in]. Master
+ * weights become those of the rounded weight. All ranks must call it where tensors are sharded.
+ * desc NULL: defaults. */
 ZF_API zf_status zf_lora_merge(zf_store *store, const zf_lora_desc *desc);
 
 /* The adapter `to` takes the values of the adapter `from`, those of kept parameters too: both by
@@ -537,10 +538,10 @@ ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 /* The last call's error; "" when it succeeded. */
 ZF_API const char *zf_program_error(const zf_program *program);
 
-/* Magnitudes of the program's adapter (zf_lora_desc.dora) become the lengths of their weights, as they
- * are without products: the program then computes what it computes without the adapter. To be called
- * after the weights are written or loaded, where no magnitudes are. All ranks must call it. Nothing
- * without magnitudes. */
+/* Magnitudes of the program's adapter (zf_lora_desc.dora) become the lengths of their weights, as
+ * they are without products: the program then computes what it computes without the adapter. To be
+ * called after the weights are written or loaded, where no magnitudes are. All ranks must call it.
+ * Nothing without magnitudes. */
 ZF_API zf_status zf_lora_magnitudes(zf_program *program);
 
 /* zf_write copies `bytes`, exactly the tensor's size, into an input, param, state or cache; zf_read
@@ -682,8 +683,8 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 /* Sets the first values of a weight [out, in, taps...] by a name of PyTorch's nn.init, leaving the
  * rest of the desc: xavier_uniform, xavier_normal (Glorot & Bengio 2010), kaiming_uniform,
  * kaiming_normal (He et al. 2015; for relu), linear (as nn.Linear and nn.Conv2d begin: uniform
- * within 1 / sqrt(in taps)), truncated_normal (of deviation 0.02), zeros, ones. False, with the desc
- * as it was, for another name, or a shape of fewer than two dimensions or without elements. */
+ * within 1 / sqrt(in taps)), truncated_normal (of deviation 0.02), zeros, ones. False, with the
+ * desc as it was, for another name, or a shape of fewer than two dimensions or without elements. */
 ZF_API bool zf_nn_init(const char *name, zf_shape shape, zf_param_desc *desc);
 
 typedef struct zf_nn_linear_desc {

@@ -222,8 +222,8 @@ static void *stbds_shmode_func(size_t elemsize, int mode);
 
 #ifndef zfi_len /* tests count its calls: each pass of a loop over an array asks for the length */
 #define zfi_len(array) ((int32_t)stbds_arrlen(array))
-/* The condition of a loop from the last element to the first, `int32_t i = zfi_len(array)`: counts i
- * down. */
+/* The condition of a loop from the last element to the first, `int32_t i = zfi_len(array)`: counts
+ * i down. */
 #define zfi_down(i) ((i)-- > 0)
 #endif
 

@@ -52,9 +52,9 @@ lm 'a curriculum without an end' '--curriculum needs steps=N, after which its le
 lm 'a block mask of many numbers' '--attention has more than 255 characters' --attention \
     "variable,globals=$(awk 'BEGIN { for (k = 0; k < 16; k++) printf "%s%d:%d", k ? "+" : "", 9e14 + k, 9e15 + k }')"
 sed 's/"max_position_embeddings": 64/"max_position_embeddings": 8192/' $data/llama.json > "$work/long.json"
-refuses 'a phase of more tokens than the text' 'tokens to train on; a phase needs more than 4000' "$llm" pretrain \
+refuses 'a phase of more tokens than the text' 'part must each have more than 4000 tokens; one has' "$llm" pretrain \
     --model "$work/long.json" --corpus $data/stories.txt --vocab $data/vocab.txt --seq 16 --quiet \
-    --phase seq=4000,batch=1,steps=1 --phase steps=1
+    --phase steps=1 --phase seq=4000,batch=1,steps=1 --phase steps=1
 refuses 'a phase of few tokens' 'a phase has 4 tokens; 8 is the least' "$bert" pretrain --corpus $data/stories.txt \
     --vocab $data/vocab.txt --seq 16 --curriculum min=4,round=4,steps=8
 # The final norm multiplies by 8e37: the loss is below 1e38, the norm of the gradients is not.

@@ -296,23 +296,15 @@ static bool open_phases(run_job *job, zf_error *error)
                            .steps = o->steps,
                            .schedule = settings_schedule(o)};
     if (!shape_phases_make(&job->phases, &d, error)) return false;
-    o->seq = d.seq, o->batch = d.batch, o->steps = d.steps;
+    o->seq = o->longest = d.seq, o->batch = d.batch, o->steps = d.steps;
     for (int32_t k = 0; k < job->phases.shapes; k++) {
         const int64_t tokens = job->phases.at[job->phases.first[k]].sequence;
         if (tokens < least)
             return fail(error, ZF_ERR_ARGUMENT, "a phase has %lld tokens; %lld is the least",
                         (long long)tokens, (long long)least);
+        if (tokens > o->longest) o->longest = tokens;
     }
     return true;
-}
-
-/* The most tokens of an example in any step. */
-static int64_t longest(const run_job *job)
-{
-    int64_t most = job->o.seq;
-    for (int32_t k = 0; k < job->phases.count; k++)
-        if (job->phases.at[k].sequence > most) most = job->phases.at[k].sequence;
-    return most;
 }
 
 /* The place of the best checkpoint, DIR.best: it belongs to the run that DIR belongs to. */
@@ -420,7 +412,7 @@ static bool set_layout(run_job *job, zf_error *error)
     char trained[ZF_CONFIG_LAYOUT];
     bool there;
     if (*o->attention)
-        return zf_config_set_layout(table, &job->config, o->attention, longest(job), error);
+        return zf_config_set_layout(table, &job->config, o->attention, o->longest, error);
     if (!from) return true;
     if (!zf_config_read_layout(from, trained, &there, error)) return false;
     return !there || !strcmp(trained, zf_config_layout(table, &job->config)) ||

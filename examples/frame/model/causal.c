@@ -305,7 +305,8 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     if (!new_data(d, error)) return false;
     data = d->own;
     data->seed = (uint64_t)o->seed, data->sequence = o->seq, data->packed = o->pack;
-    if (!join(&data->train, c, &c->train, end, o->seq, o->corpus, error) ||
+    if (!join(&data->train, c, &c->train, end, o->longest > o->seq ? o->longest : o->seq, o->corpus,
+              error) ||
         !join(&data->held_out, c, &c->held_out, end, o->seq, o->corpus, error))
         return false;
     bert_corpus_free(d->corpus);
@@ -401,16 +402,8 @@ static void *start(const dataset *d, bool held_out, int64_t examples, int64_t fi
 
 static void *start_phase(const dataset *d, const shape_phase *of, int64_t first, zf_error *error)
 {
-    const causal_data *data = d->own;
-    reader *r;
+    reader *r = open_reader(d, of->batch, of->sequence, error);
     (void)first;
-    if (data->train.count <= of->sequence) {
-        fail(error, ZF_ERR_ARGUMENT,
-             "the text has %lld tokens to train on; a phase needs more than %lld",
-             (long long)data->train.count, (long long)of->sequence);
-        return NULL;
-    }
-    r = open_reader(d, of->batch, of->sequence, error);
     if (r) r->before = of->before;
     return r;
 }

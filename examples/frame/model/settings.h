@@ -34,6 +34,7 @@ typedef struct settings {
     zf_deepspeed deepspeed; /* of --deepspeed-config */
     zf_option_texts phase;  /* as they are given (shape_phases.h) */
     curriculum curriculum;
+    int64_t longest; /* tokens of an example in any phase; 0: seq */
     zf_layer_drop_desc layer_drop;
     zf_block_mask_desc blocks;        /* of --attention, */
     char attention[ZF_CONFIG_LAYOUT]; /* and its text; "": it is not given */

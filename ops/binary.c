@@ -121,8 +121,8 @@ static void zfi_grad_pow(zf_grad *c)
         c->dx[0] = zfi_sum_like(zf_mul(c->dy, zf_where(zf_not(b), zero, slope)), a);
     }
     if (c->need[1]) {
-        const zf_tensor slope = zf_mul(c->y, zf_log(zf_where(zf_not(a), one, a)));
-        c->dx[1] = zfi_sum_like(zf_mul(c->dy, slope), b);
+        const zf_tensor none = zf_not(a), slope = zf_mul(c->y, zf_log(zf_where(none, one, a)));
+        c->dx[1] = zfi_sum_like(zf_mul(c->dy, zf_where(none, zero, slope)), b);
     }
 }
 

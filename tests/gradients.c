@@ -114,6 +114,31 @@ TEST(gradients_that_cannot_be)
     }
 }
 
+/* db of a^b is 0 where a is 0, also where a^b is infinite. */
+TEST(gradients_of_powers_of_zero)
+{
+    static const double a[N] = {0, 2, 0}, b[N] = {-1, 3, 2};
+    double db[N];
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor exponent, loss;
+    zf_program *p;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    exponent = zf_param(g, "b", ZF_SHAPE(N), &(zf_param_desc){.dtype = ZF_F64});
+    loss = zf_pow(zf_values(g, ZF_F64, ZF_SHAPE(N), a), exponent);
+    loss = zf_sum(zf_minimum(loss, zf_constant(g, ZF_F64, ZF_SCALAR, 10)));
+    zf_output_gradient(exponent, "db");
+    zf_autograd(g, loss);
+    p = zf_compile(g, NULL);
+    if (!p) OK(t, zf_graph_status(g), zf_graph_error(g));
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_write(p, zf_graph_find(g, "b"), b, sizeof b), zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "db"), db, sizeof db), "db");
+    CHECK(t, db[0] == 0 && db[2] == 0);
+    CHECK_NEAR(t, db[1], 8 * log(2), 1e-12);
+}
+
 /* What the gradient of an unrolled recurrent network of so many steps is made of. */
 typedef struct made_of {
     int64_t nodes, elements, pads, concats;

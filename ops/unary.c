@@ -244,23 +244,20 @@ ZFI_UNARY_RUN(tanh_grad,
 ZFI_UNARY_RUN(sigmoid_grad, x[i] * (v[i] * (1.0f - v[i])))
 ZFI_UNARY_RUN(relu_grad, v[i] <= 0 ? 0 : x[i])
 
-/* sin, or cos, of elements that zfi_cos_sin takes; of others one at a time. */
+/* sin, or cos, of elements that zfi_cos_sin takes; of each other one by itself, so that bits do not
+ * depend on what is next to an element. y may be x. */
 static void zfi_sin_run(zfi_isa isa, bool cosine, float *y, const float *x, int64_t n)
 {
-    float within[ZFI_CONVERT_RUN], other[ZFI_CONVERT_RUN];
+    float within[ZFI_CONVERT_RUN], other[ZFI_CONVERT_RUN], far[ZFI_CONVERT_RUN];
     for (int64_t i = 0, m; i < n; i += m) {
-        bool all = true;
         m = n - i < ZFI_CONVERT_RUN ? n - i : ZFI_CONVERT_RUN;
         for (int64_t k = 0; k < m; k++) {
             const bool fits = fabsf(x[i + k]) < 0x1p20f;
-            within[k] = fits ? x[i + k] : 0, all = all && fits;
+            within[k] = fits ? x[i + k] : 0, far[k] = fits ? 0 : x[i + k];
         }
-        if (all) {
-            zfi_cos_sin(isa, cosine ? y + i : other, cosine ? other : y + i, within, m);
-        } else {
-            for (int64_t k = 0; k < m; k++)
-                y[i + k] = (float)(cosine ? cos((double)x[i + k]) : sin((double)x[i + k]));
-        }
+        zfi_cos_sin(isa, cosine ? y + i : other, cosine ? other : y + i, within, m);
+        for (int64_t k = 0; k < m; k++)
+            if (far[k] != 0) y[i + k] = (float)(cosine ? cos((double)far[k]) : sin((double)far[k]));
     }
 }
 

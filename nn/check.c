@@ -76,6 +76,17 @@ static double zfi_largest_of(const double *x, int64_t count)
     return most;
 }
 
+/* All elements of a gradient are finite, also those that are not compared. */
+static zf_status zfi_check_finite(zfi_check *c, const zfi_checked *x, const zfi_checked *dx)
+{
+    for (int64_t i = 0; i < dx->count; i++)
+        if (!isfinite(dx->values[i]))
+            return zfi_check_fail(c, ZF_ERR_MISMATCH,
+                                  "element %lld of \"%.200s\": the gradient is %.9g", (long long)i,
+                                  zf_tensor_name(x->tensor), dx->values[i]);
+    return ZF_OK;
+}
+
 /* Compares some elements of a parameter's gradient, spread evenly. */
 static zf_status zfi_check_param(zfi_check *c, zfi_checked *x, zfi_checked *dx)
 {
@@ -89,6 +100,7 @@ static zf_status zfi_check_param(zfi_check *c, zfi_checked *x, zfi_checked *dx)
     zf_status status = zfi_check_loss(c, &loss);
     if (!status) status = zfi_check_read(c, x);
     if (!status) status = zfi_check_read(c, dx);
+    if (!status) status = zfi_check_finite(c, x, dx);
     for (int64_t k = 0; k < checked && !status; k++) {
         const int64_t i = k * (x->count / checked);
         double high = x->values[i] + step, low = x->values[i] - step, above = 0, below = 0, slope;

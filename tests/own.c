@@ -681,6 +681,11 @@ static zf_status check_square(const zf_launch *l)
 static void right_gradient(zf_grad *c) { c->dx[0] = zf_scale(zf_mul(c->dy, c->x[0]), 2); }
 static void wrong_gradient(zf_grad *c) { c->dx[0] = zf_scale(zf_mul(c->dy, c->x[0]), 2.02); }
 
+static void infinite_gradient(zf_grad *c)
+{
+    c->dx[0] = zf_div(zf_mul(c->dy, c->x[0]), zf_sub(c->x[0], c->x[0]));
+}
+
 static zf_status write_ones(void *user, zf_program *program, zf_graph *graph)
 {
     const double ones[4] = {1, 1, 1, 1};
@@ -701,11 +706,12 @@ TEST(own_gradients_are_checked)
 {
     static const zf_operator square[] = {
         {.name = "square", .grad = right_gradient, .cpu = check_square, .least = 1},
-        {.name = "near_square", .grad = wrong_gradient, .cpu = check_square, .least = 1}};
+        {.name = "near_square", .grad = wrong_gradient, .cpu = check_square, .least = 1},
+        {.name = "far_square", .grad = infinite_gradient, .cpu = check_square, .least = 1}};
     const zf_param_desc normal = {.init = ZF_NORMAL, .std = 1},
                         wide = {.dtype = ZF_F64, .init = ZF_NORMAL, .std = 1};
     zf_check_gradient_desc d = {.allocator = t->allocator};
-    zf_graph *g = zf_graph_new(&(zf_graph_desc){t->allocator, square, 2});
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){t->allocator, square, 3});
     zf_tensor w, v, x, loss;
     NEED(t, g, NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
@@ -720,6 +726,8 @@ TEST(own_gradients_are_checked)
            " of \"w\": the gradient is ");
     CHECKS(t, zf_sum(zf_apply(g, "near_square", 1, &w, NULL)), &d, ZF_ERR_MISMATCH,
            ", differences give ");
+    CHECKS(t, zf_sum(zf_apply(g, "far_square", 1, &w, NULL)), &d, ZF_ERR_MISMATCH,
+           "element 0 of \"w\": the gradient is ");
     CHECKS(t, loss, &d, ZF_ERR_STAGE, "zf_check_gradient: ");
     d.write = write_ones, d.user = (void *)(uintptr_t) "x";
     CHECKS(t, loss, &d, ZF_OK, "");

@@ -406,11 +406,12 @@ ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis
 /* The same along a new axis, which has `count` elements: the inverse of zf_unstack. */
 ZF_API zf_tensor zf_stack(const zf_tensor *tensors, int32_t count, int32_t axis);
 /* parts[0..count) = slices of equal size along the axis, of which x has a multiple of `count`
- * elements. zf_autograd makes one zf_concat of the gradients of slices that do not overlap. */
+ * elements; all are invalid after an error. zf_autograd makes one zf_concat of the gradients of
+ * slices that do not overlap. */
 ZF_BUILDER void zf_split(zf_tensor x, int32_t axis, int32_t count, zf_tensor *parts);
-/* parts[i] = element i along the axis, without it, for each of its elements: the steps of a
+/* parts[i] = element i along the axis, without it, for each of its `count` elements: the steps of a
  * sequence. */
-ZF_BUILDER void zf_unstack(zf_tensor x, int32_t axis, zf_tensor *parts);
+ZF_BUILDER void zf_unstack(zf_tensor x, int32_t axis, int32_t count, zf_tensor *parts);
 ZF_BUILDER zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
 /* The transpose of broadcast: sums the elements that it repeats */
 ZF_BUILDER zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);

@@ -702,35 +702,38 @@ ZF_API zf_tensor zf_stack(const zf_tensor *tensors, int32_t count, int32_t axis)
     return y;
 }
 
-ZF_API void zf_split(zf_tensor x, int32_t axis, int32_t count, zf_tensor *parts)
+/* parts[0..count) = slices of equal size of x along an axis, or invalid tensors. `all`: each must
+ * be one element. */
+static void zfi_cut_into(zf_tensor x, int32_t axis, int32_t count, zf_tensor *parts, bool all)
 {
+    const char *what = all ? "unstack" : "split";
     const int32_t a = zfi_axis(x, axis);
     const int64_t n = a < 0 ? 0 : zf_tensor_shape(x).dims[a];
     zf_tensor bad = ZF_NONE;
-    if (!zf_valid(x)) bad = zfi_invalid(x, "split");
-    else if (a < 0) bad = zfi_bad_axis(x, "split", axis);
-    else if (!parts || count < 1 || n % count)
-        bad = zfi_misuse(x, ZF_ERR_ARGUMENT, "split", "%lld elements cannot be %d equal parts%s",
-                         (long long)n, (int)count, parts ? "" : "; parts is NULL");
+    if (!zf_valid(x)) bad = zfi_invalid(x, what);
+    else if (a < 0) bad = zfi_bad_axis(x, what, axis);
+    else if (!parts || count < 1 || n % count || (all && n != count))
+        bad = zfi_misuse(x, ZF_ERR_ARGUMENT, what, "%lld elements cannot be %d %s%s", (long long)n,
+                         (int)count, all ? "parts of one" : "equal parts",
+                         parts ? "" : "; parts is NULL");
     for (int32_t k = 0; k < count && parts; k++)
         parts[k] = zfi_is_operand(bad) ? bad : zf_slice(x, a, n / count * k, n / count * (k + 1));
 }
 
-ZF_API void zf_unstack(zf_tensor x, int32_t axis, zf_tensor *parts)
+ZF_API void zf_split(zf_tensor x, int32_t axis, int32_t count, zf_tensor *parts)
 {
-    const int32_t a = zfi_axis(x, axis);
+    zfi_cut_into(x, axis, count, parts, false);
+}
+
+ZF_API void zf_unstack(zf_tensor x, int32_t axis, int32_t count, zf_tensor *parts)
+{
     zf_shape shape = zf_tensor_shape(x);
-    const int64_t n = a < 0 ? 0 : shape.dims[a];
-    if (!zf_valid(x)) (void)zfi_invalid(x, "unstack");
-    else if (a < 0) (void)zfi_bad_axis(x, "unstack", axis);
-    else if (n > INT32_MAX || !parts)
-        (void)zfi_misuse(x, ZF_ERR_ARGUMENT, "unstack", "parts is NULL, or %lld are too many",
-                         (long long)n);
-    if (a < 0 || !parts) return;
-    zf_split(x, a, n > INT32_MAX ? 0 : (int32_t)n, parts);
+    zfi_cut_into(x, axis, count, parts, true);
     shape.rank--;
-    for (int32_t k = a; k < shape.rank; k++) shape.dims[k] = shape.dims[k + 1];
-    for (int64_t k = 0; k < n; k++) parts[k] = zf_reshape(parts[k], shape);
+    for (int32_t k = zfi_axis(x, axis); k >= 0 && k < shape.rank; k++)
+        shape.dims[k] = shape.dims[k + 1];
+    for (int32_t k = 0; k < count && parts; k++)
+        if (zf_valid(parts[k])) parts[k] = zf_reshape(parts[k], shape);
 }
 
 ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape)

@@ -152,7 +152,7 @@ static made_of unrolled(test *t, int64_t steps)
     zf_node node;
     if (!g || !x) return zf_graph_free(g), free(x), m;
     w = zf_param(g, "w", ZF_SHAPE(4, 4), NULL);
-    zf_unstack(zf_scale(zf_param(g, "x", ZF_SHAPE(2, steps, 4), NULL), 2), 1, x);
+    zf_unstack(zf_scale(zf_param(g, "x", ZF_SHAPE(2, steps, 4), NULL), 2), 1, (int32_t)steps, x);
     h = x[0];
     for (int64_t k = 1; k < steps; k++) x[k] = h = zf_tanh(zf_add(zf_matmul(h, w), x[k]));
     h = zf_stack(x, (int32_t)steps, 1);

@@ -58,9 +58,16 @@ TEST(misuse_of_builders)
 static zf_tensor first_of(zf_tensor x, int32_t axis, int32_t count)
 {
     zf_tensor parts[8] = {ZF_NONE};
-    if (count) zf_split(x, axis, count, parts);
-    else zf_unstack(x, axis, parts);
+    zf_split(x, axis, count, parts);
     return parts[0].graph ? parts[0] : (zf_tensor){x.graph, 0};
+}
+
+/* The last of `count` elements, which a program has not set before. */
+static zf_tensor last_of(zf_tensor x, int32_t axis, int32_t count)
+{
+    zf_tensor parts[4] = {x, x, x, x};
+    zf_unstack(x, axis, count, parts);
+    return parts[count - 1];
 }
 
 static zf_tensor split_into(zf_tensor x, zf_tensor *parts)
@@ -76,7 +83,11 @@ TEST(misuse_of_parts_and_comparisons)
     SAYS(t, first_of(x, 0, -1), "4 elements cannot be -1 equal parts");
     SAYS(t, split_into(x, NULL), "4 elements cannot be 2 equal parts; parts is NULL");
     SAYS(t, first_of(x, 2, 2), "axis 2 of a tensor of rank 2");
-    SAYS(t, first_of(x, -3, 0), "axis -3 of a tensor of rank 2");
+    SAYS(t, last_of(x, -3, 4), "axis -3 of a tensor of rank 2");
+    SAYS(t, last_of(x, 0, 2), "unstack (misuse.c:");
+    SAYS(t, last_of(x, 0, 2), "4 elements cannot be 2 parts of one");
+    SAYS(t, last_of(x, 1, 3), "8 elements cannot be 3 parts of one");
+    SAYS(t, zf_add(x, last_of(zf_relu(ZF_NONE), 0, 4)), "operand 1 is of a builder");
     SAYS(t, zf_add(x, first_of(ZF_NONE, 0, 2)), "operand 1 is");
     SAYS(t, zf_stack(&x, 1, 3), "axis 3 of a result of rank 3, which is at most 6");
     SAYS(t, zf_stack((zf_tensor[]){x, zf_sum(x)}, 2, 0), "tensor 1 must have the shape of tensor 0");

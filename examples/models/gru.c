@@ -37,7 +37,7 @@ static zf_tensor gru_layer(zf_tensor x, int64_t wide)
                     u = gru_weight(g, "weight_hh_l0", ZF_SHAPE(3 * wide, wide)),
                     w0 = gru_weight(g, "bias_ih_l0", ZF_SHAPE(3 * wide)),
                     u0 = gru_weight(g, "bias_hh_l0", ZF_SHAPE(3 * wide));
-    zf_unstack(zf_linear(x, w, w0), 1, steps); /* one product for the inputs of all steps */
+    zf_unstack(zf_linear(x, w, w0), 1, GRU_TOKENS, steps); /* one product for all steps */
     for (int k = 0; k < GRU_TOKENS; k++) steps[k] = h = gru_cell(steps[k], zf_linear(h, u, u0), h);
     return zf_stack(steps, GRU_TOKENS, 1);
 }

@@ -768,6 +768,7 @@ ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b) { return zf_matmul_ex(a, b,
 ZF_API zf_tensor zf_conv2d(zf_tensor x, zf_tensor weight, zf_tensor bias, const zf_conv_desc *desc)
 {
     zf_conv_desc d = desc ? *desc : (zf_conv_desc){.groups = 1};
+    zf_shape of;
     zf_tensor y;
     for (int k = 0; k < 2; k++) {
         if (!d.stride[k]) d.stride[k] = 1;
@@ -778,14 +779,23 @@ ZF_API zf_tensor zf_conv2d(zf_tensor x, zf_tensor weight, zf_tensor bias, const 
                         {.i = d.groups ? d.groups : 1}),
                x, weight);
     if (!zfi_is_operand(bias)) return y;
+    of = zf_tensor_shape(bias);
+    if (zf_valid(y) && zf_valid(bias) && (of.rank != 1 || of.dims[0] != zf_tensor_shape(y).dims[1]))
+        return zfi_misuse(y, ZF_ERR_SHAPE, "conv",
+                          "the bias must be [%lld], a number for each channel",
+                          (long long)zf_tensor_shape(y).dims[1]);
     return zf_add(y, zf_reshape(bias, ZF_SHAPE(-1, 1, 1)));
 }
 
-/* x [a, b, n] as [a, b, 1, n]; another rank is found by the operator. */
+/* x [a, b, n] as [a, b, 1, n]. */
 static zf_tensor zfi_with_height(zf_tensor x)
 {
     const zf_shape s = zf_tensor_shape(x);
-    return s.rank == 3 ? zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], 1, s.dims[2])) : x;
+    if (!zf_valid(x) || s.rank == 3)
+        return zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], 1, s.dims[2]));
+    return zfi_misuse(x, ZF_ERR_SHAPE, "conv",
+                      "it takes x [batch, channels, length] and w [channels of the result, "
+                      "channels of a group, taps]");
 }
 
 ZF_API zf_tensor zf_conv1d(zf_tensor x, zf_tensor weight, zf_tensor bias, const zf_conv_desc *desc)

@@ -71,7 +71,7 @@ static zf_status zfi_infer_conv_of(zfi_infer *c, const zf_shape *x, const zf_sha
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
                               "it takes x [batch, channels, height, width] and w [channels of the "
                               "result, channels of a group, height, width]");
-    if (x->dims[1] != w->dims[1] * v->groups || w->dims[0] % v->groups)
+    if (x->dims[1] % v->groups || x->dims[1] / v->groups != w->dims[1] || w->dims[0] % v->groups)
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
                               "x has %lld channels, w %lld of %lld groups, and %lld of the result, "
                               "which must be a multiple of the groups",
@@ -116,16 +116,17 @@ static zf_status zfi_infer_conv(zfi_infer *c)
 static zf_status zfi_infer_conv_grad_x(zfi_infer *c)
 {
     const zf_shape *y = &c->args[0]->shape, *w = &c->args[1]->shape;
-    int64_t size[2];
+    const int64_t groups = ZF_INT(c, conv_grad_x, groups);
+    int64_t size[2], channels = 0;
     zfi_conv v;
     zf_status status = zfi_infer_dtypes(c, true);
     if (!status && !zfi_conv_pair(&ZF_ATTRIBUTE(c, conv_grad_x, size), 0, size))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "size is a height and a width");
     if (status) return status;
     c->dtype = c->args[0]->dtype;
-    c->shape = ZF_SHAPE(y->rank ? y->dims[0] : 0,
-                        w->rank > 1 ? w->dims[1] * ZF_INT(c, conv_grad_x, groups) : 0, size[0],
-                        size[1]);
+    if (w->rank > 1 && groups > 0 && w->dims[1] <= INT64_MAX / groups)
+        channels = w->dims[1] * groups;
+    c->shape = ZF_SHAPE(y->rank ? y->dims[0] : 0, channels, size[0], size[1]);
     status = zfi_infer_conv_of(c, &c->shape, w, &v);
     return status ? status : zfi_infer_conv_y(c, &v, y);
 }

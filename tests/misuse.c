@@ -103,11 +103,15 @@ TEST(misuse_of_convolutions)
 {
 #define OF(...) zf_input(g, "w", ZF_F32, ZF_SHAPE(__VA_ARGS__))
 #define IMAGE   zf_input(g, "image", ZF_F32, ZF_SHAPE(2, 4, 8, 8))
+#define LINE    zf_input(g, "line", ZF_F32, ZF_SHAPE(2, 4, 8))
+#define BIAS(...) zf_input(g, "bias", ZF_F32, ZF_SHAPE(__VA_ARGS__))
     const zf_conv_desc negative = {.padding = {-1, 0}}, far = {.dilation = {1, 4}},
-                       groups = {.groups = 3}, huge = {.stride = {INT64_MAX, 1}};
+                       groups = {.groups = 3}, many = {.groups = INT64_MAX},
+                       huge = {.stride = {INT64_MAX, 1}};
     SAYS(t, zf_conv2d(x, x, ZF_NONE, NULL), "it takes x [batch, channels, height, width] and w");
     SAYS(t, zf_conv2d(IMAGE, OF(6, 3, 3, 3), ZF_NONE, NULL), "x has 4 channels, w 3 of 1 groups");
     SAYS(t, zf_conv2d(IMAGE, OF(6, 1, 3, 3), ZF_NONE, &groups), "x has 4 channels, w 1 of 3 groups");
+    SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), ZF_NONE, &many), "w 4 of 9223372036854775807 groups");
     SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 9, 3), ZF_NONE, NULL),
          "9 taps 1 apart do not fit into height 8 with 0 before and after");
     SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), ZF_NONE, &far),
@@ -115,10 +119,15 @@ TEST(misuse_of_convolutions)
     SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 0, 3), ZF_NONE, NULL), "0 taps 1 apart do not fit");
     SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), ZF_NONE, &negative), "stride, pad and dilation are two");
     SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), ZF_NONE, &huge), "stride, pad and dilation are two");
-    SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), x, NULL), "the shapes do not broadcast");
-    SAYS(t, zf_conv1d(IMAGE, OF(6, 4, 3), ZF_NONE, NULL), "reshape");
+    SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), x, NULL), "the bias must be [6], a number for each");
+    SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), BIAS(1), NULL), "the bias must be [6], a number");
+    SAYS(t, zf_conv2d(IMAGE, OF(6, 4, 3, 3), BIAS(2, 3), NULL), "the bias must be [6]");
+    SAYS(t, zf_conv1d(IMAGE, OF(6, 4, 3), ZF_NONE, NULL), "it takes x [batch, channels, length]");
+    SAYS(t, zf_conv1d(LINE, OF(6, 4, 1, 3), ZF_NONE, NULL), "it takes x [batch, channels, length]");
 #undef OF
 #undef IMAGE
+#undef LINE
+#undef BIAS
 }
 
 TEST(misuse_along_an_axis)

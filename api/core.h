@@ -368,7 +368,7 @@ ZF_BUILDER zf_tensor zf_dropout(zf_tensor x, double p);
 /* Random numbers of the dtype and shape of `like`, a float, which is not read: uniform in [low,
  * high), and normal. They are a function of seed, step, the scope, the number of this call and of
  * dropouts in it, and the element's global index, as those of zf_dropout. A program compiled with
- * `.evaluate` draws too. They have no gradient. */
+ * `.evaluate` draws too. They have no gradient. Rounded to the dtype, a uniform one may be high. */
 ZF_BUILDER zf_tensor zf_random_uniform(zf_tensor like, double low, double high);
 ZF_BUILDER zf_tensor zf_random_normal(zf_tensor like, double mean, double deviation);
 

@@ -36,7 +36,7 @@ static zf_status zfi_infer_reduce(zfi_infer *c) { return zfi_infer_reduced(c, tr
 
 static zf_status zfi_infer_any_sum(zfi_infer *c)
 {
-    if (c->args[0]->dtype == ZF_BOOL)
+    if (!zfi_is_float(c->args[0]->dtype) && !zfi_is_integer(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE,
                               "the operand must be float or integer (zf_cast converts)");
     return zfi_infer_reduced(c, false);

@@ -8,7 +8,7 @@ set -u
 export LC_ALL=C
 # shellcheck disable=SC2046 # words
 [ $# != 0 ] || set -- $(find base comm cpu graph io ir llm nn ops options passes plan run store \
-    cuda examples/bert examples/frame examples/gpt examples/llm examples/opt -name '*.c' -o -name '*.cu')
+    cuda examples/bert examples/frame examples/gpt examples/llm examples/opt zeroflow_*.c -name '*.c' -o -name '*.cu')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 

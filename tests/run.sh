@@ -240,6 +240,7 @@ has_mpi() {
 run_mpi() {
     has_mpi || return
     suite mpirun -np 3 build/mpi/comm < /dev/null
+    suite mpirun -np 1 build/mpi/comm thread < /dev/null
     suite mpirun --enable-recovery -np 3 build/mpi/comm killed < /dev/null
     suite mpirun -np 2 build/mpi/faults < /dev/null
     suite mpirun -np 4 build/mpi/faults meshes < /dev/null

@@ -578,7 +578,7 @@ static void no_communicator(void)
 {
     const MPI_Comm none = MPI_COMM_NULL;
     const double deadlines[] = {-1, NAN, INFINITY};
-    MPI_Comm some;
+    MPI_Comm some, half, between;
     zf_error error;
     zf_comm *comm;
     for (int k = 0; k < 3; k++) {
@@ -591,9 +591,19 @@ static void no_communicator(void)
     error.status = ZF_OK;
     comm = zf_mpi_comm(&(zf_mpi_desc){.comm = &none}, &error);
     check(!comm, "no communicator", "taken");
-    check_text(error.status, ZF_ERR_ARGUMENT, error.text, "comm is MPI_COMM_NULL",
+    check_text(error.status, ZF_ERR_ARGUMENT, error.text,
+               "zf_mpi_comm: comm is MPI_COMM_NULL; it must be an intracommunicator, or NULL for "
+               "MPI_COMM_WORLD",
                "no communicator");
     if (world == 1) return;
+    MPI_Comm_split(MPI_COMM_WORLD, rank == last, rank, &half);
+    MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank == last ? 0 : last, 1, &between);
+    error.status = ZF_OK;
+    comm = zf_mpi_comm(&(zf_mpi_desc){.comm = &between}, &error);
+    check(!comm, "two groups", "taken");
+    check_text(error.status, ZF_ERR_ARGUMENT, error.text, "comm is an intercommunicator",
+               "two groups");
+    MPI_Comm_free(&between), MPI_Comm_free(&half);
     MPI_Comm_dup(MPI_COMM_WORLD, &some); /* stays: MPI waits in it for the last rank */
     error.status = ZF_OK;
     comm = rank == last
@@ -687,12 +697,30 @@ static void stores(void)
     zf_comm_free(comm);
 }
 
+/* MPI for one thread only. */
+static int one_thread(int *argc, char ***argv)
+{
+    zf_error error = {ZF_OK, ""};
+    int threads;
+    MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &threads);
+    check(threads == MPI_THREAD_SERIALIZED, "threads", "this MPI gives others than are asked for");
+    check(!zf_mpi_comm(NULL, &error), "one thread", "opened");
+    check_text(error.status, ZF_ERR_COMM, error.text,
+               "zf_mpi_comm: MPI was not initialised for several threads; call MPI_Init_thread with "
+               "MPI_THREAD_MULTIPLE, and see what it provides",
+               "one thread");
+    ends("MPI for one thread");
+    MPI_Finalize();
+    return total();
+}
+
 int main(int argc, char **argv)
 {
     zf_error before = {ZF_OK, ""}, after = {ZF_OK, ""};
     const char *what = argc > 1 ? argv[1] : "all";
     zf_comm *early = zf_mpi_comm(NULL, &before);
     int threads;
+    if (!strcmp(what, "thread")) return one_thread(&argc, &argv);
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -700,7 +728,8 @@ int main(int argc, char **argv)
     check(threads == MPI_THREAD_MULTIPLE, "threads", "this MPI is not for threads");
     check(!early, "before MPI_Init", "opened");
     check_text(before.status, ZF_ERR_COMM, before.text,
-               "MPI has not been initialised; call it after MPI_Init_thread", "before MPI_Init");
+               "zf_mpi_comm: MPI has not been initialised; call it after MPI_Init_thread",
+               "before MPI_Init");
     ends("before MPI_Init");
     if (!strcmp(what, "killed")) {
         killed();
@@ -727,7 +756,7 @@ int main(int argc, char **argv)
         stores(), ends("programs over one store");
     }
     MPI_Finalize();
-    broken = zf_mpi_comm(NULL, &after) || !strstr(after.text, "MPI has been finalized");
+    broken = zf_mpi_comm(NULL, &after) || !strstr(after.text, "MPI has been finalized; call it before MPI_Finalize");
     ends("after MPI_Finalize");
     return total();
 }

@@ -770,7 +770,8 @@ ZF_API zf_status zf_lockstep_step(const zf_lockstep_desc *desc, zf_error *error)
 ZF_API zf_status zf_lockstep_micro(const zf_lockstep_desc *desc, zf_error *error);
 /* zf_compare_ranks of all ranks. */
 ZF_API zf_status zf_lockstep_compare(const zf_lockstep_desc *desc, zf_error *error);
-/* zf_read of a param or state, by name, that may be cut over the ranks. */
+/* zf_read of a param or state, by name, that may be sharded over the ranks along data: as rank 0
+ * has it, of a value that is cut along another axis its part. */
 ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name, void *data,
                                   size_t bytes, zf_error *error);
 /* zf_save and zf_load of the stores of all ranks. */

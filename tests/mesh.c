@@ -158,6 +158,31 @@ static void train(test *t, team *m, const char *mesh, int world, int stride, flo
            error.text);
 }
 
+/* What is read of a value that is cut over tensor and sharded over data is rank 0's part. */
+TEST_ONCE(mesh_reads_the_part_of_rank_0)
+{
+    static const char text[] =
+        "%1 = input \"x\" : f32[4,8]\n%2 = input \"lr\" : f32[]\n"
+        "%3 = param \"up\" {init=normal b=0.5} : f32[16,8]\n%4 = linear %1, %3 : f32[4,16]\n"
+        "%5 = tanh %4 : f32[4,16]\n%6 = param \"down\" {init=normal b=0.5} : f32[8,16]\n"
+        "%7 = linear %5, %6 : f32[4,8]\n%8 = reshape %7 {shape=[32]} : f32[32]\n"
+        "%9 = sum %8 : f32[]\noutput %9 \"loss\"\n";
+    static float whole[16 * 8], part[8 * 8];
+    for (int k = 0; k < 2 && !t->failed; k++) {
+        zf_error error = {ZF_OK, ""};
+        team m;
+        passes = k ? "autograd loss; sgd lr; cut parts=2; zero stage=3 world=2"
+                   : "autograd loss; sgd lr; zero stage=3 world=2";
+        if (team_new(t, &m, text, k ? 4 : 2, true, team_change))
+            OK(t,
+               zf_lockstep_read(&(zf_lockstep_desc){m.programs, m.world, 0}, "up",
+                                k ? part : whole, k ? sizeof part : sizeof whole, &error),
+               error.text);
+        team_end(&m);
+    }
+    CHECK(t, t->failed || t->unwound || (part[0] != 0 && !memcmp(part, whole, sizeof part)));
+}
+
 /* Checkpoints are of ranks along data and tensor alone; in lockstep nothing is brought together. */
 static void check_files(test *t, const team *m, bool tensor)
 {

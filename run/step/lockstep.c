@@ -403,6 +403,8 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
 {
     zf_status status = zfi_lockstep_check(desc, error);
     zf_program *first;
+    zfi_mesh mesh;
+    zf_group data_ranks;
     int32_t id;
     if (status) return status;
     first = desc->programs[0];
@@ -413,8 +415,12 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
     if (first->tensor_of[id] < 0)
         return zfi_get_bytes(first->store, (zf_space)first->graph->nodes[id].space, data,
                              first->data[id], bytes, error);
+    mesh = zfi_mesh_of(first->graph);
+    data_ranks = zfi_mesh_group(mesh, zfi_mesh_data(mesh), 0);
     for (int32_t r = 0; r < desc->count && !status; r++)
-        status = zfi_lockstep_get(desc->programs[r], desc->programs[r]->tensor_of[id], data, error);
+        if (!data_ranks.count || zfi_group_has(&data_ranks, r))
+            status =
+                zfi_lockstep_get(desc->programs[r], desc->programs[r]->tensor_of[id], data, error);
     return status;
 }
 

@@ -354,6 +354,15 @@ TEST_ONCE(tensor_states)
     check_model(t, LLAMA, 2, 2);
 }
 
+/* Factors of an adapter are cut where their weight is, or equal on all ranks. */
+TEST_ONCE(tensor_lora)
+{
+    how = (zf_training){.lora = {.rank = 4}};
+    check_model(t, LLAMA, 2, 4);
+    how.lora.targets = "q_proj,down_proj", how.clip = 0.05;
+    check_model(t, LLAMA_TIED, 2, 2);
+}
+
 /* Squares are added in runs that no number of ranks cuts: of 8, of o_proj, and 12, of down_proj. */
 TEST_ONCE(tensor_runs_of_squares)
 {

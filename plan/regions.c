@@ -236,7 +236,7 @@ static void zfi_settle_region(zfi_regioning *c, int32_t id)
     }
 }
 
-/* Tells the operands of a node what became of it. */
+/* Gives the operands of a node what became of it. */
 static void zfi_note_reader(zfi_regioning *c, int32_t id)
 {
     zfi_regions *r = c->r;

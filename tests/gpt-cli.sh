@@ -600,6 +600,20 @@ packs() {
         ! cmp -s "$work/packed" "$work/in rows"
 }
 check 'documents apart' packs
+# eval has the loss of the held-out part that training printed, with --pack alone.
+evaluates_packed() {
+    held_out() {
+        ends 0 "$gpt" eval --load "$work/packing" --corpus "$work/text" --seq 32 --batch 8 "$@" &&
+            sed -n 's/^loss \([0-9.]*\),.*/\1/p' "$work/out"
+    }
+    pretrain --steps 4 --batch 8 --micro-batches 2 --pack --eval-batches 16 &&
+        trained=$(sed -n 's/^held out: loss \([0-9.]*\),.*/\1/p' "$work/out") &&
+        [ -n "$trained" ] && [ "$(held_out --pack)" = "$trained" ] && [ "$(held_out)" != "$trained" ]
+}
+check 'documents apart are evaluated' evaluates_packed
+check 'eval: documents of examples' fails 2 "gpt: eval: --pack requires --corpus; 'gpt eval --help' \
+lists the options" "$gpt" eval \
+    --load "$work/packing" --data "$work/examples" --pack
 check 'and no longer' fails 1 "gpt: $work/packing was trained with --pack: give it, or start anew from \
 its weights with --init $work/packing" "$gpt" pretrain --model "$work/config.json" \
     --corpus "$work/text" --vocab "$work/vocab.txt" --seq 32 --batch 8 --lr 3e-3 --micro-batches 2 \

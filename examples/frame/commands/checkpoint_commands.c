@@ -189,9 +189,11 @@ const zf_option frame_examples_rows[] = {
         .help = "the day that the template shows; else \"" ZF_CHAT_DATE "\""),
     {.name = NULL}};
 
-static const zf_option alone_rows[] = {
+static const zf_option documents_rows[] = {
     ROW(FLAG, alone, 0, NULL, .with = "data",
         .help = "each example of --data has a row of its own"),
+    ROW(FLAG, pack, 0, NULL, .with = "corpus",
+        .help = "a token sees its own document of --corpus alone, as in training with --pack"),
     {.name = NULL}};
 
 static const zf_option batches_rows[] = {
@@ -206,7 +208,7 @@ static command_tables evaluate_tables(evaluate_options *e, const sample_model *s
     command_add(&t, folder_adapter_rows, &e->from);
     command_add(&t, data_rows, &e->o);
     command_add(&t, sample->objective->open_data ? frame_examples_rows : NULL, &e->o);
-    command_add(&t, sample->objective->open_data ? alone_rows : NULL, &e->o);
+    command_add(&t, sample->objective->open_data ? documents_rows : NULL, &e->o);
     command_add(&t, batches_rows, e);
     command_add(&t, folder_compute_rows, &e->from);
     command_add(&t, sample->config->bits ? folder_weights_rows : NULL, &e->from);

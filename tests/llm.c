@@ -44,6 +44,9 @@ static const struct {
     {"phi3", false, false},
              /* Capped scores and logits. */
              {"gemma2", true, false},
+    /* Longrope: by the long factors, of a part of each head; and by the short ones. */
+    {"longrope", false, false},
+    {"shortrope", true, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -240,6 +243,12 @@ TEST_ONCE(llm_phi3_generates_as_transformers) { check_case_generated(t, 16, 5, 1
 TEST_ONCE(llm_gemma2_is_that_of_transformers) { check_case(t, 17, NULL); }
 TEST_ONCE(llm_gemma2_without_fusion) { check_case(t, 17, "all"); }
 TEST_ONCE(llm_gemma2_generates_as_transformers) { check_case_generated(t, 17, 5, 1.3); }
+
+TEST_ONCE(llm_longrope_is_that_of_transformers) { check_case(t, 18, NULL); }
+TEST_ONCE(llm_longrope_without_fusion) { check_case(t, 18, "all"); }
+TEST_ONCE(llm_longrope_generates_as_transformers) { check_case_generated(t, 18, 5, 1.3); }
+TEST_ONCE(llm_short_factors_are_those_of_transformers) { check_case(t, 19, NULL); }
+TEST_ONCE(llm_short_factors_generate_as_transformers) { check_case_generated(t, 19, 3, 1.3); }
 
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
@@ -838,6 +847,10 @@ static bool load_config(const char *text, llm_config *c, zf_error *error)
 
 #define GEMMA SIZES "\"model_type\": \"gemma3_text\", \"num_key_value_heads\": 2, "
 
+#define LONGROPE                                                                                   \
+    SIZES "\"model_type\": \"phi3\", \"pad_token_id\": 3, \"rope_scaling\": {\"type\": "           \
+          "\"longrope\", \"rope_theta\": 500, \"short_factor\": [1.5], \"long_factor\": [4]"
+
 /* Defaults of Gemma 3, and what it writes. */
 TEST_ONCE(llm_configurations_of_gemma)
 {
@@ -873,10 +886,11 @@ TEST_ONCE(llm_configurations_of_families)
         SIZES "\"model_type\": \"phi3\", \"head_dim\": 8, \"partial_rotary_factor\": 0.75, "
               "\"pad_token_id\": 3}",
         SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
-              "\"final_logit_softcapping\": null}"};
-    llm_config c[5], again;
+              "\"final_logit_softcapping\": null}",
+        LONGROPE ", \"factor\": 9}, \"original_max_position_embeddings\": 9}"};
+    llm_config c[6], again;
     zf_error error = {ZF_OK, ""};
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 6; k++) {
         zf_json_writer *w;
         const char *text;
         (void)load_config(texts[k], &c[k], &error);
@@ -893,6 +907,9 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[2].theta == 2e6 && c[2].plain[0] == 2 && c[2].full[0] == 5 && c[2].window == 7);
     CHECK(t, c[2].tied && c[2].ends[0] == 128001);
     CHECK(t, c[4].cap == 50 && !c[4].last_cap && c[4].full[0] == 2 && c[4].window == 4096);
+    CHECK(t, c[5].factors == 1 && c[5].of_short[0] == 1.5f && c[5].of_long[0] == 4);
+    CHECK_NEAR(t, c[5].attention, sqrt(2), 1e-12);
+    CHECK(t, c[5].original == 9 && c[5].theta == 500);
     CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
 }
 
@@ -1007,6 +1024,23 @@ TEST_ONCE(llm_configurations_that_are_refused)
          "partial_rotary_factor must be 1: all of a head is rotated, not 0.5"},
         {SIZES "\"model_type\": \"granite\", \"logits_scaling\": 0}",
          "logits_scaling must be a number from 1e-6 to 1000000.0, not 0"},
+        {LONGROPE ", \"mscale\": 1}}", "rope_scaling.mscale is not read in rope of the type longrope"},
+        {LONGROPE "}, \"rope_theta\": 400}", "rope_theta must be 500, as in the object of rope, not 400"},
+        {LONGROPE ", \"original_max_position_embeddings\": 9}, "
+                  "\"original_max_position_embeddings\": 8}",
+         "original_max_position_embeddings must be 9, as in the object of rope, not 8"},
+        {LONGROPE "}, \"rope_parameters\": {\"rope_theta\": 500}}",
+         "rope_parameters is not read where there is rope_scaling"},
+        {LONGROPE "}, \"head_dim\": 4}",
+         "short_factor must be a list of 2 numbers, one for each frequency, not an array"},
+        {LONGROPE "}, \"head_dim\": 130}",
+         "rope_scaling is of heads of which 130 numbers are rotated; at most 128 are possible"},
+        {LONGROPE ", \"attention_factor\": 0}}",
+         "attention_factor must be a number from 1e-6 to 1000000.0, not 0"},
+        {SIZES "\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1]}}",
+         "rope_scaling lacks \"long_factor\""},
+        {SIZES "\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+         "rope_scaling must be of the type default or longrope in this family"},
         {SIZES "\"model_type\": \"phi3\", \"resid_pdrop\": 0.1}", "resid_pdrop must be 0, not 0.1"},
         {SIZES "\"model_type\": \"phi3\", \"partial_rotary_factor\": 0.5}",
          "hidden_size with partial_rotary_factor gives heads of which 1 numbers are rotated; the "

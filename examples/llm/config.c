@@ -199,6 +199,10 @@ static void write_rope(const llm_config *c, zf_json_writer *w)
                                         [ZF_ROPE_YARN] = "yarn"};
     const bool yarn = c->scaling == ZF_ROPE_YARN;
     zf_json_put_key(w, "rope_scaling");
+    if (c->factors) {
+        llm_write_longrope(c, w);
+        return;
+    }
     if (!c->scaling && c->factor == 0) {
         zf_json_put_null(w);
         return;

@@ -20,7 +20,11 @@ typedef enum llm_family {
     LLM_FAMILIES
 } llm_family;
 
-enum { LLM_ENDS = ZF_CONFIG_ENDS, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
+enum {
+    LLM_ENDS = ZF_CONFIG_ENDS,
+    LLM_LAYERS = 1024, /* of a model with windows, at most */
+    LLM_FACTORS = 64   /* frequencies of longrope, at most */
+};
 
 typedef struct llm_config {
     int64_t vocab, positions, hidden, layers, intermediate;
@@ -29,11 +33,13 @@ typedef struct llm_config {
     double eps, attention_dropout, std;
     double theta, factor, low, high; /* of rope; factor, low, high and original if it is scaled */
     int64_t scaling, original;       /* a zf_rope_scaling; plain with a factor: dynamic */
-    double attention;                /* of yarn */
+    double attention;                /* of yarn and longrope */
     int64_t unrounded;               /* of yarn */
+    int64_t factors; /* of each list of longrope, with `original`; 0: rope is another one */
+    float of_short[LLM_FACTORS], of_long[LLM_FACTORS];
     double near_theta;          /* of layers with a window; they have plain rope; 0: as others */
     int64_t query;              /* scores are divided by its root; 0: width */
-    double cap, last_cap; /* of scores and of logits; 0: none */
+    double cap, last_cap;       /* of scores and of logits; 0: none */
     double score;               /* scores are multiplied by it instead; 0: they are not */
     double embedding, residual; /* what is read, and added in a layer, is multiplied by it; */
     double logits;              /* these are divided by it; 0: 1, of all three */
@@ -109,5 +115,18 @@ void llm_read_types(llm_config *config, const zf_json *types, zf_error *error);
 void llm_read_window(llm_config *config, const zf_json *json, int64_t absent, zf_error *error);
 /* layer_types. */
 void llm_write_types(const llm_config *config, zf_json_writer *w);
+
+/* longrope.c. The object of rope, where it is longrope; else NULL. */
+const zf_json *llm_longrope_of(const zf_json *json, zf_error *error);
+/* Reads it, and the part of a head that is rotated. */
+void llm_read_longrope(llm_config *config, const zf_json *json, const zf_json *object, double *part,
+                       zf_error *error);
+void llm_write_longrope(const llm_config *config, zf_json_writer *w);
+/* Cosines and sines of all positions, [1 or B, T, 1, factors], by the list for the graph's room. */
+void llm_longrope_table(zf_graph *g, const llm_config *config, const sample_shape *shape,
+                        const causal_inputs *in, zf_tensor *cosine, zf_tensor *sine);
+/* Rotates the first numbers of each head of x [B, T, heads width] by them. */
+zf_tensor llm_rotate_by(zf_tensor x, zf_tensor cosine, zf_tensor sine, int64_t heads,
+                        const llm_config *config);
 
 #endif

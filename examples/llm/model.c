@@ -56,12 +56,19 @@ static zf_tensor query_norm(zf_tensor x, const char *name, const llm_config *c)
     return zf_reshape(norm(x, name, c), s);
 }
 
+/* What layers share: the mask, and of longrope the cosines and sines. */
+typedef struct shared {
+    zf_tensor mask, cosine, sine;
+} shared;
+
 /* Rope over the first c->rotated numbers of each head. */
-static zf_tensor rotate(zf_tensor x, zf_rope_desc *rope, int64_t heads, const llm_config *c)
+static zf_tensor rotate(zf_tensor x, zf_rope_desc *rope, const shared *all, int64_t heads,
+                        const llm_config *c)
 {
     const zf_shape s = zf_tensor_shape(x);
     zf_tensor parts[2];
     rope->heads = heads;
+    if (c->factors) return llm_rotate_by(x, all->cosine, all->sine, heads, c);
     if (!c->rotated || c->rotated == c->width) return zf_rope(x, rope);
     x = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], heads, c->width));
     parts[0] = zf_reshape(zf_slice(x, 3, 0, c->rotated),
@@ -106,8 +113,8 @@ static void project(zf_tensor x, const llm_config *c, zf_tensor *q, zf_tensor *k
     *v = zf_slice(all, 2, of_q + of_k, of_q + 2 * of_k);
 }
 
-static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, const llm_config *c,
-                        int64_t layer)
+static zf_tensor attend(zf_tensor x, const shared *all, const causal_inputs *in,
+                        const llm_config *c, int64_t layer)
 {
     const zf_nn_linear_desc out = {.std = ZF_GIVEN(c->std), .no_bias = !c->attention_bias};
     zf_rope_desc rope = rope_of(c, in, layer);
@@ -118,14 +125,14 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
                                    .dropout = c->attention_dropout,
                                    .causal = true,
                                    .window = llm_is_full(c, layer) ? 0 : c->window,
-                                   .mask = mask};
+                                   .mask = all->mask};
     zf_tensor q, k, v;
     project(x, c, &q, &k, &v);
     causal_masks(&attention, in);
     causal_caches(&attention, in, c->kv_heads * c->width);
     q = query_norm(q, "q_norm", c), k = query_norm(k, "k_norm", c);
     if (!llm_is_plain(c, layer))
-        q = rotate(q, &rope, c->heads, c), k = rotate(k, &rope, c->kv_heads, c);
+        q = rotate(q, &rope, all, c->heads, c), k = rotate(k, &rope, all, c->kv_heads, c);
     return causal_linear(zf_attention(q, k, v, &attention), "o_proj", c->hidden, &out, c->bits);
 }
 
@@ -147,7 +154,7 @@ static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
 }
 
 /* Layer i over the residual *x; y: what is to be added to it, and the same of this layer. */
-static zf_tensor layer(zf_tensor *x, zf_tensor y, zf_tensor mask, const causal_inputs *in,
+static zf_tensor layer(zf_tensor *x, zf_tensor y, const shared *all, const causal_inputs *in,
                        const llm_config *c, int64_t i)
 {
     const llm_family_desc *family = llm_family_of(c);
@@ -155,7 +162,7 @@ static zf_tensor layer(zf_tensor *x, zf_tensor y, zf_tensor mask, const causal_i
     zf_push(g, "layers.%lld", (long long)i);
     y = add_norm(x, y, family->norms.before_attention, c);
     zf_push(g, "self_attn");
-    y = attend(y, mask, in, c, i);
+    y = attend(y, all, in, c, i);
     zf_pop(g);
     if (family->norms.after_attention) y = norm(y, family->norms.after_attention, c);
     y = causal_branch(y, in, i, c->layers, 0);
@@ -174,13 +181,15 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
-    zf_tensor mask = causal_padding(in, s), x, y = ZF_NONE;
+    shared all = {.mask = causal_padding(in, s)};
+    zf_tensor x, y = ZF_NONE;
+    if (c->factors) llm_longrope_table(g, c, s, in, &all.cosine, &all.sine);
     zf_push(g, "model");
     *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->hidden, &table);
     x = zf_embedding_ex(*words, in->input_ids,
                         &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
     if (c->embedding > 0) x = zf_scale(x, (float)c->embedding);
-    for (int64_t i = 0; i < c->layers; i++) y = layer(&x, y, mask, in, c, i);
+    for (int64_t i = 0; i < c->layers; i++) y = layer(&x, y, &all, in, c, i);
     x = add_norm(&x, y, "norm", c);
     if (c->logits > 0) x = zf_scale(x, 1 / c->logits);
     zf_pop(g);

@@ -1,5 +1,5 @@
 /* Phi-3 and Phi-4 (Abdin et al. 2024): a Llama in which q, k and v are one product, and gate and up
- * another; rope may rotate a part of each head. Longrope is not read. */
+ * another; rope may rotate a part of each head, and be longrope. */
 #include "config.h"
 
 static const char *const keys[] = {"original_max_position_embeddings", "resid_pdrop", "embd_pdrop",
@@ -13,13 +13,29 @@ static void read_dropout(const zf_json *json, const char *key, zf_error *error)
         zf_json_expected(zf_json_member(json, key), error, "0");
 }
 
+/* Sets the rope, and the part of a head that it rotates. */
+static bool read_rope(llm_config *c, const zf_json *json, double *part, zf_error *error)
+{
+    const zf_json *object = llm_longrope_of(json, error);
+    zf_rope_desc rope = {.theta = 0};
+    *part = 1;
+    if (object) llm_read_longrope(c, json, object, part, error);
+    else if (!error->status)
+        zf_config_read_rope_part(json, c->theta, c->positions, &rope, part, error);
+    if (error->status || object) return !error->status;
+    llm_set_rope(c, &rope);
+    object = zf_config_member(json, "rope_scaling");
+    if (rope.scaling || rope.factor != 0)
+        zf_json_fail(object ? object : zf_config_member(json, "rope_parameters"), error,
+                     "must be of the type default or longrope in this family");
+    return !error->status;
+}
+
 static void read(llm_config *c, const zf_json *json, zf_error *error)
 {
-    zf_rope_desc rope = {.theta = 0};
     const int64_t width = c->width ? c->width : c->hidden / c->heads;
     double part;
-    if (!zf_config_read_rope_part(json, c->theta, c->positions, &rope, &part, error)) return;
-    llm_set_rope(c, &rope);
+    if (!read_rope(c, json, &part, error)) return;
     c->rotated = part < 1 ? (int64_t)((double)width * part) : 0;
     if (part < 1 && (c->rotated < 2 || c->rotated % 2))
         zf_json_fail(
@@ -36,7 +52,8 @@ static void write(const llm_config *c, zf_json_writer *w)
 {
     const int64_t rotated = c->rotated ? c->rotated : c->width;
     zf_json_put_double_member(w, "partial_rotary_factor", (double)rotated / (double)c->width);
-    zf_json_put_int_member(w, "original_max_position_embeddings", c->positions);
+    zf_json_put_int_member(w, "original_max_position_embeddings",
+                           c->factors ? c->original : c->positions);
 }
 
 const llm_family_desc llm_phi3 = {

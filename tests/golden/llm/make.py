@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HERE = pathlib.Path(__file__).parent
 V, B, T = 37, 2, 11
@@ -93,6 +94,18 @@ CASES = {
                   intermediate_size=20, sliding_window=5, pad_token_id=0,
                   rope_parameters=dict(rope_type="default", rope_theta=300.0,
                                        partial_rotary_factor=0.75))),
+    "longrope": ("phi3", False, torch.bfloat16, True, None,
+                 dict(hidden_size=16, num_attention_heads=2, num_key_value_heads=1,
+                      intermediate_size=20, pad_token_id=0, original_max_position_embeddings=9,
+                      rope_parameters=dict(rope_type="longrope", rope_theta=300.0,
+                                           partial_rotary_factor=0.75, short_factor=[1.0, 1.5, 2.5],
+                                           long_factor=[1.25, 3.0, 7.5]))),
+    "shortrope": ("phi3", True, torch.float32, False, None,
+                  dict(hidden_size=12, num_attention_heads=3, num_key_value_heads=3,
+                       intermediate_size=20, pad_token_id=0, max_position_embeddings=400,
+                       original_max_position_embeddings=300,
+                       rope_parameters=dict(rope_type="longrope", rope_theta=200.0, factor=6.0,
+                                            short_factor=[0.8, 2.5], long_factor=[2.0, 9.5]))),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -155,6 +168,8 @@ def older(path):
     kind = rope.pop("rope_type")
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    if kind == "longrope":    # it is in the file, not in the object
+        rope.pop("original_max_position_embeddings", None)
     config["rope_scaling"] = None if kind == "default" else \
         {"type" if kind == "linear" and config["model_type"] == "llama" else "rope_type": kind, **rope}
     path.write_text(json.dumps(config, indent=2) + "\n")
@@ -186,7 +201,19 @@ def make_case(name):
 
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
-           "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3}
+           "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
+           "shortrope": 1.3}
+
+
+def take_long_factors(model):
+    """Of longrope, where a text may become longer than the original length: all of its tokens have
+    the long factors from the beginning, as with a plan of room. transformers begins with the short
+    ones, and computes the keys again where it takes the others."""
+    config = model.config
+    original = (config.rope_parameters or {}).get("original_max_position_embeddings", np.inf)
+    if config.model_type == "phi3" and original < 200:
+        rotary = model.model.rotary_emb
+        rotary.original_inv_freq = ROPE_INIT_FUNCTIONS["longrope"](config, seq_len=original + 1)[0]
 
 
 def make_generated(names):
@@ -198,6 +225,7 @@ def make_generated(names):
     for name in names:
         model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float64,
                                                      attn_implementation="eager")
+        take_long_factors(model)
         rows, least = [], np.inf
         for prompt in prompts:
             ids = torch.tensor([prompt])

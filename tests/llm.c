@@ -47,6 +47,8 @@ static const struct {
     /* Longrope: by the long factors, of a part of each head; and by the short ones. */
     {"longrope", false, false},
     {"shortrope", true, false},
+    /* Layer norms, and an MLP of two products. */
+    {"starcoder2", true, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -249,6 +251,10 @@ TEST_ONCE(llm_longrope_without_fusion) { check_case(t, 18, "all"); }
 TEST_ONCE(llm_longrope_generates_as_transformers) { check_case_generated(t, 18, 5, 1.3); }
 TEST_ONCE(llm_short_factors_are_those_of_transformers) { check_case(t, 19, NULL); }
 TEST_ONCE(llm_short_factors_generate_as_transformers) { check_case_generated(t, 19, 3, 1.3); }
+
+TEST_ONCE(llm_starcoder2_is_that_of_transformers) { check_case(t, 20, NULL); }
+TEST_ONCE(llm_starcoder2_without_fusion) { check_case(t, 20, "all"); }
+TEST_ONCE(llm_starcoder2_generates_as_transformers) { check_case_generated(t, 20, 4, 2); }
 
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
@@ -800,6 +806,29 @@ TEST_ONCE(llm_capped_logits_have_no_preferences)
                     "log-probabilities do not: dpo, grpo, ppo and rlhf need a model without"));
 }
 
+/* Dropouts of what is added in a layer, and of the embedding, are those of families that have them. */
+TEST_ONCE(llm_dropouts_are_those_of_the_family)
+{
+    static const struct {
+        int folder, dropouts;
+    } of[] = {{20, 2 * 2 + 1}, {0, 0}};
+    for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
+        const sample_shape shape = {.batch = 2, .sequence = 8};
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = zf_graph_new(NULL);
+        llm_config c;
+        zf_node n;
+        int found = 0;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        if (!llm_config_load(folder_of(of[k].folder), &c, &error)) OK(t, error.status, error.text);
+        c.dropout = 0.1, c.embedding_dropout = 0.2;
+        CHECK(t, zf_valid(llm_build(g, &c, &shape, SAMPLE_TRAIN)));
+        for (int32_t at = 0; zf_graph_node(g, at, &n); at++) found += !strcmp(n.op_name, "dropout");
+        CHECK_NEAR(t, found, of[k].dropouts, 0);
+    }
+}
+
 /* ------------------------------------------------------------------------------------ memory */
 
 /* 1024 rows of 131072 logits are 512 MiB (256 in 16 bits); parameters, their gradients and AdamW's
@@ -887,10 +916,11 @@ TEST_ONCE(llm_configurations_of_families)
               "\"pad_token_id\": 3}",
         SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
               "\"final_logit_softcapping\": null}",
-        LONGROPE ", \"factor\": 9}, \"original_max_position_embeddings\": 9}"};
-    llm_config c[6], again;
+        LONGROPE ", \"factor\": 9}, \"original_max_position_embeddings\": 9}",
+        SIZES "\"model_type\": \"starcoder2\", \"residual_dropout\": 0.1, \"use_bias\": false}"};
+    llm_config c[7], again;
     zf_error error = {ZF_OK, ""};
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 7; k++) {
         zf_json_writer *w;
         const char *text;
         (void)load_config(texts[k], &c[k], &error);
@@ -910,6 +940,9 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[5].factors == 1 && c[5].of_short[0] == 1.5f && c[5].of_long[0] == 4);
     CHECK_NEAR(t, c[5].attention, sqrt(2), 1e-12);
     CHECK(t, c[5].original == 9 && c[5].theta == 500);
+    CHECK(t, c[6].kv_heads == 2 && c[6].eps == 1e-5 && c[6].tied && c[6].ends[0] == 50256);
+    CHECK(t, c[6].dropout == 0.1 && !c[6].mlp_bias && !c[6].attention_bias && !c[6].window);
+    CHECK(t, c[6].activation == ZF_ACTIVATION_GELU_TANH && c[6].std == 0.018042);
     CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
 }
 
@@ -1010,8 +1043,8 @@ TEST_ONCE(llm_configurations_that_are_refused)
     } bad[] = {
         {SIZES "\"model_type\": \"gemma\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
-         "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\" or "
-         "\"gemma2\", not \"gemma\""},
+         "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\", "
+         "\"gemma2\" or \"starcoder2\", not \"gemma\""},
         {SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
                "\"attn_logit_softcapping\": 0}",
          "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},
@@ -1024,6 +1057,13 @@ TEST_ONCE(llm_configurations_that_are_refused)
          "partial_rotary_factor must be 1: all of a head is rotated, not 0.5"},
         {SIZES "\"model_type\": \"granite\", \"logits_scaling\": 0}",
          "logits_scaling must be a number from 1e-6 to 1000000.0, not 0"},
+        {SIZES "\"model_type\": \"starcoder2\", \"rms_norm_eps\": 1e-6}",
+         "rms_norm_eps must be 1.0000000000000001e-05, as norm_epsilon, not 1e-6"},
+        {SIZES "\"model_type\": \"starcoder2\", \"mlp_bias\": false}",
+         "mlp_bias must be true, as use_bias, not false"},
+        {SIZES "\"model_type\": \"starcoder2\", \"use_bias\": false, \"attention_bias\": true}",
+         "attention_bias must be false, as use_bias, not true"},
+        {SIZES "\"norm_epsilon\": 1e-6}", "norm_epsilon is not read, and may change"},
         {LONGROPE ", \"mscale\": 1}}", "rope_scaling.mscale is not read in rope of the type longrope"},
         {LONGROPE "}, \"rope_theta\": 400}", "rope_theta must be 500, as in the object of rope, not 400"},
         {LONGROPE ", \"original_max_position_embeddings\": 9}, "

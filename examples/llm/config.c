@@ -35,10 +35,10 @@ static const llm_family_desc llama = {.architecture = "LlamaForCausalLM", .norms
                                       .queries = LLM_NORM_OF_HEADS};
 
 static const llm_family_desc *const families[LLM_FAMILIES] = {
-    [LLM_LLAMA] = &llama,         [LLM_MISTRAL] = &mistral,  [LLM_MINISTRAL] = &ministral,
-    [LLM_QWEN2] = &qwen2,         [LLM_QWEN3] = &qwen3,      [LLM_GEMMA3] = &llm_gemma3,
-    [LLM_GRANITE] = &llm_granite, [LLM_OLMO2] = &llm_olmo2,  [LLM_SMOLLM3] = &llm_smollm3,
-    [LLM_PHI3] = &llm_phi3,       [LLM_GEMMA2] = &llm_gemma2};
+    [LLM_LLAMA] = &llama,         [LLM_MISTRAL] = &mistral,   [LLM_MINISTRAL] = &ministral,
+    [LLM_QWEN2] = &qwen2,         [LLM_QWEN3] = &qwen3,       [LLM_GEMMA3] = &llm_gemma3,
+    [LLM_GRANITE] = &llm_granite, [LLM_OLMO2] = &llm_olmo2,   [LLM_SMOLLM3] = &llm_smollm3,
+    [LLM_PHI3] = &llm_phi3,       [LLM_GEMMA2] = &llm_gemma2, [LLM_STARCODER2] = &llm_starcoder2};
 
 const llm_family_desc *llm_family_of(const llm_config *c) { return families[c->family]; }
 
@@ -278,7 +278,7 @@ static const char *const other_keys[] = {"rope_scaling",
 #define AT(member) offsetof(llm_config, member)
 const zf_config_table llm_members = {
     .types = {"llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text", "granite", "olmo2",
-              "smollm3", "phi3", "gemma2"},
+              "smollm3", "phi3", "gemma2", "starcoder2"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
     .defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-6, -1, -1, -1)},
@@ -324,7 +324,7 @@ const zf_config_table llm_members = {
     .ends = LLM_ENDS,
     .pad = AT(pad),
     .width = AT(width),
-    .dropouts = {AT(attention_dropout)},
+    .dropouts = {AT(attention_dropout), AT(dropout), AT(embedding_dropout)},
     .bits = AT(bits),
     .scores = AT(scores),
     .layout = AT(layout),

@@ -17,6 +17,7 @@ typedef enum llm_family {
     LLM_SMOLLM3,
     LLM_PHI3,
     LLM_GEMMA2,
+    LLM_STARCODER2,
     LLM_FAMILIES
 } llm_family;
 
@@ -31,10 +32,11 @@ typedef struct llm_config {
     int64_t family;                 /* an llm_family */
     int64_t heads, kv_heads, width; /* width: of a head */
     double eps, attention_dropout, std;
-    double theta, factor, low, high; /* of rope; factor, low, high and original if it is scaled */
-    int64_t scaling, original;       /* a zf_rope_scaling; plain with a factor: dynamic */
-    double attention;                /* of yarn and longrope */
-    int64_t unrounded;               /* of yarn */
+    double dropout, embedding_dropout; /* of what is added in a layer; families have them or not */
+    double theta, factor, low, high;   /* of rope; factor, low, high and original if it is scaled */
+    int64_t scaling, original;         /* a zf_rope_scaling; plain with a factor: dynamic */
+    double attention;                  /* of yarn and longrope */
+    int64_t unrounded;                 /* of yarn */
     int64_t factors; /* of each list of longrope, with `original`; 0: rope is another one */
     float of_short[LLM_FACTORS], of_long[LLM_FACTORS];
     double near_theta;          /* of layers with a window; they have plain rope; 0: as others */
@@ -77,15 +79,19 @@ typedef struct llm_family_desc {
     struct {
         const char *before_attention, *after_attention, *before_mlp, *after_mlp;
     } norms;
-    bool one_more; /* norms multiply by 1 + weight; */
+    bool layer_norm; /* they are layer norms, with biases, not RMS norms; */
+    bool one_more;   /* norms multiply by 1 + weight; */
     llm_query_norm queries;
-    bool qkv_bias; /* q, k and v have biases, and o has none; */
-    bool joined;   /* q, k and v are one product, qkv_proj, gate and up another, gate_up_proj */
+    bool qkv_bias;      /* q, k and v have biases, and o has none; */
+    bool dropouts;      /* the embedding and what is added have dropout; */
+    const char *mlp[2]; /* the MLP is two products of these names; NULL: gate, up and down; */
+    bool joined; /* q, k and v are one product, qkv_proj, gate and up another, gate_up_proj */
 } llm_family_desc;
 
 const llm_family_desc *llm_family_of(const llm_config *config);
 
-extern const llm_family_desc llm_gemma2, llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3;
+extern const llm_family_desc llm_gemma2, llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3,
+    llm_starcoder2;
 
 /* The names of the norms of a Llama. */
 #define LLM_NORMS                                                                                  \

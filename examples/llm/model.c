@@ -12,25 +12,25 @@ bool llm_config_load(const char *name, llm_config *c, zf_error *error)
 
 /* -------------------------------------------------------------------------------------- graph */
 
-static zf_tensor ones(zf_graph *g, const char *name, int64_t count)
+static zf_tensor vector(zf_graph *g, const char *name, const char *part, int64_t count,
+                        zf_init init)
 {
-    zf_tensor gamma;
+    zf_tensor x;
     zf_push(g, "%s", name);
-    gamma = zf_param(g, "weight", ZF_SHAPE(count), &(zf_param_desc){.init = ZF_ONES});
+    x = zf_param(g, part, ZF_SHAPE(count), &(zf_param_desc){.init = init});
     zf_pop(g);
-    return gamma;
+    return x;
 }
 
-/* RMS norm of the last axis, by weight or 1 + weight. */
+/* Layer norm, or RMS norm by weight or 1 + weight, of the last axis. */
 static zf_tensor norm(zf_tensor x, const char *name, const llm_config *c)
 {
     zf_graph *g = x.graph;
     const zf_shape s = zf_tensor_shape(x);
     zf_tensor gamma;
+    if (llm_family_of(c)->layer_norm) return zf_nn_layer_norm(x, name, c->eps);
     if (!llm_family_of(c)->one_more) return zf_nn_rms_norm(x, name, c->eps);
-    zf_push(g, "%s", name);
-    gamma = zf_param(g, "weight", ZF_SHAPE(s.dims[s.rank - 1]), &(zf_param_desc){.init = ZF_ZEROS});
-    zf_pop(g);
+    gamma = vector(g, name, "weight", s.dims[s.rank - 1], ZF_ZEROS);
     return zf_rms_norm(x, zf_add(gamma, zf_constant(g, ZF_F32, ZF_SCALAR, 1)), c->eps);
 }
 
@@ -38,10 +38,17 @@ static zf_tensor norm(zf_tensor x, const char *name, const llm_config *c)
 static zf_tensor add_norm(zf_tensor *x, zf_tensor y, const char *name, const llm_config *c)
 {
     const zf_residual_desc d = {.eps = ZF_GIVEN(c->eps), .sum = x};
+    const llm_family_desc *family = llm_family_of(c);
     const bool adds = zf_valid(y);
+    zf_tensor gamma;
     if (adds && c->residual > 0) y = zf_scale(y, c->residual);
-    if (adds && name && !llm_family_of(c)->one_more)
-        return zf_residual_rms_norm(y, *x, ones(y.graph, name, c->hidden), &d);
+    if (adds && name && !family->one_more) {
+        gamma = vector(y.graph, name, "weight", c->hidden, ZF_ONES);
+        return family->layer_norm
+                   ? zf_residual_layer_norm(y, *x, gamma,
+                                            vector(y.graph, name, "bias", c->hidden, ZF_ZEROS), &d)
+                   : zf_residual_rms_norm(y, *x, gamma, &d);
+    }
     if (adds) *x = zf_add(*x, y);
     return name ? norm(*x, name, c) : *x;
 }
@@ -140,8 +147,14 @@ static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
 {
     const zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std), .no_bias = !c->mlp_bias};
     const int64_t n = c->intermediate;
+    const llm_family_desc *family = llm_family_of(c);
     zf_tensor gate, up;
-    if (llm_family_of(c)->joined) {
+    if (family->mlp[0]) {
+        up = causal_linear(x, family->mlp[0], n, &linear, c->bits);
+        up = zf_nn_activation(up, (zf_activation)c->activation);
+        return causal_linear(up, family->mlp[1], c->hidden, &linear, c->bits);
+    }
+    if (family->joined) {
         up = causal_linear(x, "gate_up_proj", 2 * n, &linear, c->bits);
         gate = zf_slice(up, 2, 0, n), up = zf_slice(up, 2, n, 2 * n);
     } else {
@@ -151,6 +164,11 @@ static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
     if (c->activation == ZF_ACTIVATION_SILU) gate = zf_swiglu(gate, up);
     else gate = zf_mul(zf_nn_activation(gate, (zf_activation)c->activation), up);
     return causal_linear(gate, "down_proj", c->hidden, &linear, c->bits);
+}
+
+static zf_tensor drop(zf_tensor x, double p, const llm_config *c)
+{
+    return llm_family_of(c)->dropouts ? zf_dropout(x, p) : x;
 }
 
 /* Layer i over the residual *x; y: what is to be added to it, and the same of this layer. */
@@ -165,14 +183,14 @@ static zf_tensor layer(zf_tensor *x, zf_tensor y, const shared *all, const causa
     y = attend(y, all, in, c, i);
     zf_pop(g);
     if (family->norms.after_attention) y = norm(y, family->norms.after_attention, c);
-    y = causal_branch(y, in, i, c->layers, 0);
+    y = drop(causal_branch(y, in, i, c->layers, 0), c->dropout, c);
     y = add_norm(x, y, family->norms.before_mlp, c);
     zf_push(g, "mlp");
     y = feed_forward(y, c);
     zf_pop(g);
     if (family->norms.after_mlp) y = norm(y, family->norms.after_mlp, c);
     zf_pop(g);
-    return causal_branch(y, in, i, c->layers, 1);
+    return drop(causal_branch(y, in, i, c->layers, 1), c->dropout, c);
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is
@@ -189,6 +207,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     x = zf_embedding_ex(*words, in->input_ids,
                         &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
     if (c->embedding > 0) x = zf_scale(x, (float)c->embedding);
+    x = drop(x, c->embedding_dropout, c);
     for (int64_t i = 0; i < c->layers; i++) y = layer(&x, y, &all, in, c, i);
     x = add_norm(&x, y, "norm", c);
     if (c->logits > 0) x = zf_scale(x, 1 / c->logits);

@@ -106,6 +106,10 @@ CASES = {
                        original_max_position_embeddings=300,
                        rope_parameters=dict(rope_type="longrope", rope_theta=200.0, factor=6.0,
                                             short_factor=[0.8, 2.5], long_factor=[2.0, 9.5]))),
+    "starcoder2": ("starcoder2", True, torch.float32, False, None,
+                   dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+                        intermediate_size=20, sliding_window=5, norm_epsilon=1e-3,
+                        rope_parameters=dict(rope_type="default", rope_theta=300.0))),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -136,7 +140,7 @@ def fill(model, dtype):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.from_numpy(rng.standard_normal(tuple(p.shape)))
-            ones = "norm" in name and "gemma" not in model.config.model_type
+            ones = "norm" in name and "bias" not in name and "gemma" not in model.config.model_type
             p.copy_((1 + 0.2 * x if ones else 0.25 * x).to(dtype))
     return model
 
@@ -202,7 +206,7 @@ def make_case(name):
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
-           "shortrope": 1.3}
+           "shortrope": 1.3, "starcoder2": 2.0}
 
 
 def take_long_factors(model):

@@ -23,16 +23,19 @@ enum {
 
 static zf_status zfi_infer_squares(zfi_infer *c)
 {
-    const int64_t unit = ZF_INT(c, squares, unit), world = ZF_INT(c, squares, world);
+    const int64_t unit = ZF_INT(c, squares, unit), world = ZF_INT(c, squares, world),
+                  shard = zfi_whole_blocks(zfi_node_count(c->args[0]));
     const zf_attribute *blocks = &ZF_ATTRIBUTE(c, squares, blocks);
     zf_status status = zfi_infer_dtypes(c, true);
     if (!status && (unit < 0 || unit > ZFI_NORM_BLOCK || (unit & (unit - 1))))
         status =
             zfi_infer_fail(c, ZF_ERR_ARGUMENT, "unit is %lld: a power of two up to %d is needed",
                            (long long)unit, ZFI_NORM_BLOCK);
-    if (!status)
-        status = zfi_infer_blocks(
-            c, blocks, zfi_whole_blocks(zfi_node_count(c->args[0])) * (world > 1 ? world : 1));
+    if (!status && world > 1 && shard > INT64_MAX / world)
+        status =
+            zfi_infer_fail(c, ZF_ERR_ARGUMENT, "world is %lld: a bucket of 2^63 blocks or more",
+                           (long long)world);
+    if (!status) status = zfi_infer_blocks(c, blocks, shard * (world > 1 ? world : 1));
     c->dtype = ZF_F64;
     c->shape = ZF_SHAPE(ZFI_SQUARES);
     return status;
@@ -154,6 +157,13 @@ static zf_status zfi_cpu_squares(const zf_launch *l)
     return ZF_OK;
 }
 
+/* Adds a count, which is no whole number of these only in what squares has not made. */
+static void zfi_put_count(int64_t *counts, int64_t place, double count)
+{
+    if (fabs(count) < 0x1p53) counts[place] += (int64_t)count;
+    else counts[ZFI_SQUARE_OTHER]++;
+}
+
 static zf_status zfi_cpu_norm_of_squares(const zf_launch *l)
 {
     const int64_t mask = (1 << ZFI_SQUARE_BITS) - 1;
@@ -161,7 +171,7 @@ static zf_status zfi_cpu_norm_of_squares(const zf_launch *l)
     double sum = 0;
     for (int32_t k = 0; k < l->arg_count; k++)
         for (int64_t i = 0; i < zfi_count(&l->args[k]); i++)
-            counts[i % ZFI_SQUARES] += (int64_t)zfi_get(&l->args[k], i);
+            zfi_put_count(counts, i % ZFI_SQUARES, zfi_get(&l->args[k], i));
     for (int j = 0; j + 1 < ZFI_SQUARE_OTHER; j++)
         counts[j + 1] += counts[j] >> ZFI_SQUARE_BITS, counts[j] &= mask;
     for (int j = ZFI_SQUARE_OTHER - 1; j >= 0; j--)

@@ -38,6 +38,10 @@ static const struct {
     {IN(1, "f32[2]") IN(2, "f32[]") "output %1, %2 \"y\"\n",
      "a ratio, its divisor and the sum in it are one float each"},
 
+    /* reductions */
+    {IN(1, "f32[4096]") "%2 = squares %1 {world=4611686018427387904} : f64[34]\n",
+     "world is 4611686018427387904: a bucket of 2^63 blocks or more"},
+
     /* rows and shapes */
     {IN(1, "f32[4,4]") "%2 = documents %1 : i32[4,4,2]\n",
      "operand 0 must be i32 or i64 [batch, tokens]"},

@@ -474,11 +474,11 @@ TEST_ONCE(tensor_checkpoints)
 
 static int left; /* values that can still be read */
 
-static zf_status reads_some(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
+static zf_status reads_some(void *self, void *to, const void *from, size_t bytes, zf_copy way,
                             zf_error *error)
 {
     (void)self;
-    if (kind != ZF_DEVICE_TO_HOST || left-- > 0) return memcpy(to, from, bytes), ZF_OK;
+    if (way != ZF_DEVICE_TO_HOST || left-- > 0) return memcpy(to, from, bytes), ZF_OK;
     snprintf(error->text, sizeof error->text, "the device is gone");
     return error->status = ZF_ERR_BACKEND;
 }

@@ -49,6 +49,9 @@ static const struct {
     {"shortrope", true, false},
     /* Layer norms, and an MLP of two products. */
     {"starcoder2", true, false},
+    /* q, k and v of each head in one product; attention and MLP of the same x, or not. */
+    {"neox", false, false},
+    {"pythia", true, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -255,6 +258,12 @@ TEST_ONCE(llm_short_factors_generate_as_transformers) { check_case_generated(t, 
 TEST_ONCE(llm_starcoder2_is_that_of_transformers) { check_case(t, 20, NULL); }
 TEST_ONCE(llm_starcoder2_without_fusion) { check_case(t, 20, "all"); }
 TEST_ONCE(llm_starcoder2_generates_as_transformers) { check_case_generated(t, 20, 4, 2); }
+
+TEST_ONCE(llm_neox_is_that_of_transformers) { check_case(t, 21, NULL); }
+TEST_ONCE(llm_neox_without_fusion) { check_case(t, 21, "all"); }
+TEST_ONCE(llm_neox_generates_as_transformers) { check_case_generated(t, 21, 5, 2); }
+TEST_ONCE(llm_pythia_is_that_of_transformers) { check_case(t, 22, NULL); }
+TEST_ONCE(llm_pythia_generates_as_transformers) { check_case_generated(t, 22, 3, 2); }
 
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
@@ -876,6 +885,7 @@ static bool load_config(const char *text, llm_config *c, zf_error *error)
 
 #define GEMMA SIZES "\"model_type\": \"gemma3_text\", \"num_key_value_heads\": 2, "
 
+#define NEOX SIZES "\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, "
 #define LONGROPE                                                                                   \
     SIZES "\"model_type\": \"phi3\", \"pad_token_id\": 3, \"rope_scaling\": {\"type\": "           \
           "\"longrope\", \"rope_theta\": 500, \"short_factor\": [1.5], \"long_factor\": [4]"
@@ -917,10 +927,12 @@ TEST_ONCE(llm_configurations_of_families)
         SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
               "\"final_logit_softcapping\": null}",
         LONGROPE ", \"factor\": 9}, \"original_max_position_embeddings\": 9}",
-        SIZES "\"model_type\": \"starcoder2\", \"residual_dropout\": 0.1, \"use_bias\": false}"};
-    llm_config c[7], again;
+        SIZES "\"model_type\": \"starcoder2\", \"residual_dropout\": 0.1, \"use_bias\": false}",
+        SIZES "\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, \"hidden_dropout\": 0.1, "
+              "\"attention_bias\": false}"};
+    llm_config c[8], again;
     zf_error error = {ZF_OK, ""};
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < 8; k++) {
         zf_json_writer *w;
         const char *text;
         (void)load_config(texts[k], &c[k], &error);
@@ -943,6 +955,9 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[6].kv_heads == 2 && c[6].eps == 1e-5 && c[6].tied && c[6].ends[0] == 50256);
     CHECK(t, c[6].dropout == 0.1 && !c[6].mlp_bias && !c[6].attention_bias && !c[6].window);
     CHECK(t, c[6].activation == ZF_ACTIVATION_GELU_TANH && c[6].std == 0.018042);
+    CHECK(t, c[7].parallel && c[7].mlp_bias && !c[7].attention_bias && c[7].kv_heads == 6);
+    CHECK(t, c[7].dropout == 0.1 && c[7].embedding_dropout == 0.1 && !c[7].rotated);
+    CHECK(t, c[7].begin == 0 && c[7].ends[0] == 2 && c[7].activation == ZF_ACTIVATION_GELU);
     CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
 }
 
@@ -1044,7 +1059,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"gemma\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
          "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\", "
-         "\"gemma2\" or \"starcoder2\", not \"gemma\""},
+         "\"gemma2\", \"starcoder2\" or \"gpt_neox\", not \"gemma\""},
         {SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
                "\"attn_logit_softcapping\": 0}",
          "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},
@@ -1064,6 +1079,24 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"starcoder2\", \"use_bias\": false, \"attention_bias\": true}",
          "attention_bias must be false, as use_bias, not true"},
         {SIZES "\"norm_epsilon\": 1e-6}", "norm_epsilon is not read, and may change"},
+        {NEOX "\"tie_word_embeddings\": true}",
+         "tie_word_embeddings must be false in this family, not true"},
+        {NEOX "\"num_key_value_heads\": 2}",
+         "num_key_value_heads must be num_attention_heads (6) in this family, not 2"},
+        {NEOX "\"head_dim\": 4}",
+         "head_dim must be hidden_size / num_attention_heads in this family, not 4"},
+        {NEOX "\"rope_theta\": 500}",
+         "rope_theta must be 10000, as rope of this family has it, not 500"},
+        {NEOX "\"rope_parameters\": {\"rope_theta\": 500}, \"rotary_emb_base\": 600}",
+         "rotary_emb_base must be 500, as rope of this family has it, not 600"},
+        {NEOX "\"partial_rotary_factor\": 0.5}",
+         "partial_rotary_factor must be 1, as rope of this family has it, not 0.5"},
+        {NEOX "\"sliding_window\": 5}", "sliding_window must be null in this family, not 5"},
+        {NEOX "\"mlp_bias\": false}", "mlp_bias must be true in this family, not false"},
+        {NEOX "\"rms_norm_eps\": 1e-6}", "rms_norm_eps must be "},
+        {SIZES "\"model_type\": \"gpt_neox\"}",
+         "hidden_size with partial_rotary_factor gives heads of which 0 numbers are rotated"},
+        {SIZES "\"use_parallel_residual\": true}", "use_parallel_residual is not read, and may"},
         {LONGROPE ", \"mscale\": 1}}", "rope_scaling.mscale is not read in rope of the type longrope"},
         {LONGROPE "}, \"rope_theta\": 400}", "rope_theta must be 500, as in the object of rope, not 400"},
         {LONGROPE ", \"original_max_position_embeddings\": 9}, "

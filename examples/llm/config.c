@@ -38,7 +38,8 @@ static const llm_family_desc *const families[LLM_FAMILIES] = {
     [LLM_LLAMA] = &llama,         [LLM_MISTRAL] = &mistral,   [LLM_MINISTRAL] = &ministral,
     [LLM_QWEN2] = &qwen2,         [LLM_QWEN3] = &qwen3,       [LLM_GEMMA3] = &llm_gemma3,
     [LLM_GRANITE] = &llm_granite, [LLM_OLMO2] = &llm_olmo2,   [LLM_SMOLLM3] = &llm_smollm3,
-    [LLM_PHI3] = &llm_phi3,       [LLM_GEMMA2] = &llm_gemma2, [LLM_STARCODER2] = &llm_starcoder2};
+    [LLM_PHI3] = &llm_phi3,       [LLM_GEMMA2] = &llm_gemma2, [LLM_STARCODER2] = &llm_starcoder2,
+    [LLM_NEOX] = &llm_neox};
 
 const llm_family_desc *llm_family_of(const llm_config *c) { return families[c->family]; }
 
@@ -120,6 +121,36 @@ static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
 {
     zf_rope_desc rope = {.theta = 0};
     if (zf_config_read_rope(json, c->positions, &rope, error)) llm_set_rope(c, &rope);
+}
+
+void llm_set_part(llm_config *c, double part, const zf_json *json, zf_error *error)
+{
+    const int64_t width = c->width ? c->width : c->hidden / c->heads;
+    c->rotated = part < 1 ? (int64_t)((double)width * part) : 0;
+    if (part < 1 && (c->rotated < 2 || c->rotated % 2))
+        zf_json_fail(
+            zf_json_member(json, "hidden_size"), error,
+            "with partial_rotary_factor gives heads of which %lld numbers are rotated; the "
+            "number must be even and at least 2",
+            (long long)c->rotated);
+}
+
+void llm_read_eps(llm_config *c, const zf_json *json, const char *key, zf_error *error)
+{
+    const zf_json *other = zf_config_member(json, "rms_norm_eps");
+    double eps = 1e-5;
+    zf_json_to_double(zf_config_member(json, key), 0, 1, &eps, error);
+    if (!error->status && other && c->eps != eps)
+        zf_json_expected(other, error, "%.17g, as %s", eps, key);
+    c->eps = eps;
+}
+
+void llm_repeat(const zf_json *json, const char *key, bool value, const char *why, zf_error *error)
+{
+    bool other = value;
+    zf_json_to_bool(zf_config_member(json, key), &other, error);
+    if (!error->status && other != value)
+        zf_json_expected(zf_json_member(json, key), error, "%s%s", value ? "true" : "false", why);
 }
 
 /* Which layers have a window. */
@@ -278,7 +309,7 @@ static const char *const other_keys[] = {"rope_scaling",
 #define AT(member) offsetof(llm_config, member)
 const zf_config_table llm_members = {
     .types = {"llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text", "granite", "olmo2",
-              "smollm3", "phi3", "gemma2", "starcoder2"},
+              "smollm3", "phi3", "gemma2", "starcoder2", "gpt_neox"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
     .defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-6, -1, -1, -1)},
@@ -300,7 +331,8 @@ const zf_config_table llm_members = {
               .most = 1 << 16},
              {"intermediate_size", ZF_CONFIG_COUNT, .at = AT(intermediate), .least = 1,
               .most = 1 << 22, .use = ZF_CONFIG_NEEDED},
-             {"hidden_act", ZF_CONFIG_ACTIVATION, .at = AT(activation)},
+             {"hidden_act", ZF_CONFIG_ACTIVATION, .at = AT(activation),
+              .text = "gelu_pytorch_tanh"},
              {"rms_norm_eps", ZF_CONFIG_NUMBER, .at = AT(eps), .most = 1},
              {"rope_theta", ZF_CONFIG_NUMBER, .at = AT(theta), .least = 1e-6, .most = 1e12},
              {"attention_dropout", ZF_CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},

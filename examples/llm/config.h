@@ -18,6 +18,7 @@ typedef enum llm_family {
     LLM_PHI3,
     LLM_GEMMA2,
     LLM_STARCODER2,
+    LLM_NEOX,
     LLM_FAMILIES
 } llm_family;
 
@@ -47,6 +48,7 @@ typedef struct llm_config {
     double logits;              /* these are divided by it; 0: 1, of all three */
     int64_t rotated;            /* numbers of a head that rope rotates, the first ones; 0: all */
     int64_t activation;         /* a zf_activation */
+    int64_t parallel;           /* attention and MLP of a layer are of the same x */
     int64_t attention_bias;     /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;
     int64_t window;                 /* tokens that a token sees, but in these layers; 0: all */
@@ -63,6 +65,11 @@ typedef struct llm_config {
 /* Which norms q and k have. */
 typedef enum llm_query_norm { LLM_NO_NORM, LLM_NORM_OF_HEADS, LLM_NORM_OF_ROWS } llm_query_norm;
 
+/* Names of parts of the graph; NULL: those of a Llama. */
+typedef struct llm_names {
+    const char *model, *embedding, *attention, *out, *last_norm, *head;
+} llm_names;
+
 /* What a family has of its own, one file each. */
 typedef struct llm_family_desc {
     const char *architecture;
@@ -75,6 +82,7 @@ typedef struct llm_family_desc {
     void (*read)(llm_config *config, const zf_json *json, zf_error *error);
     void (*write)(const llm_config *config, zf_json_writer *w);
     bool reads_rope, reads_windows;
+    llm_names names;
     /* The graph: names of the norms of a layer, NULL: there is none; */
     struct {
         const char *before_attention, *after_attention, *before_mlp, *after_mlp;
@@ -85,13 +93,15 @@ typedef struct llm_family_desc {
     bool qkv_bias;      /* q, k and v have biases, and o has none; */
     bool dropouts;      /* the embedding and what is added have dropout; */
     const char *mlp[2]; /* the MLP is two products of these names; NULL: gate, up and down; */
+    /* q, k and v are one product of this name: of each group of heads the queries, a key, a value; */
+    const char *grouped;
     bool joined; /* q, k and v are one product, qkv_proj, gate and up another, gate_up_proj */
 } llm_family_desc;
 
 const llm_family_desc *llm_family_of(const llm_config *config);
 
 extern const llm_family_desc llm_gemma2, llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3,
-    llm_starcoder2;
+    llm_starcoder2, llm_neox;
 
 /* The names of the norms of a Llama. */
 #define LLM_NORMS                                                                                  \
@@ -119,6 +129,14 @@ void llm_mark(int64_t *bits, int64_t layer);
 void llm_read_types(llm_config *config, const zf_json *types, zf_error *error);
 /* sliding_window: `absent` where it is missing, 0 for null. */
 void llm_read_window(llm_config *config, const zf_json *json, int64_t absent, zf_error *error);
+/* partial_rotary_factor of the file, or what it stands for. */
+void llm_set_part(llm_config *config, double part, const zf_json *json, zf_error *error);
+/* The epsilon of norms, 1e-5 if it is missing; rms_norm_eps may repeat it. */
+void llm_read_eps(llm_config *config, const zf_json *json, const char *key, zf_error *error);
+/* A member that may only repeat a value, which is that of `why`. */
+void llm_repeat(const zf_json *json, const char *key, bool value, const char *why, zf_error *error);
+/* The object of rope that counts; NULL: there is none. */
+const zf_json *llm_rope_of(const zf_json *json, zf_error *error);
 /* layer_types. */
 void llm_write_types(const llm_config *config, zf_json_writer *w);
 

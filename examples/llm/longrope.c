@@ -12,8 +12,7 @@
 
 /* ------------------------------------------------------------------------------------ reading */
 
-/* The object that counts. */
-static const zf_json *object_of(const zf_json *json, zf_error *error)
+const zf_json *llm_rope_of(const zf_json *json, zf_error *error)
 {
     const zf_json *scaling = zf_config_member(json, "rope_scaling"),
                   *parameters = zf_config_member(json, "rope_parameters");
@@ -27,7 +26,7 @@ static const zf_json *object_of(const zf_json *json, zf_error *error)
 const zf_json *llm_longrope_of(const zf_json *json, zf_error *error)
 {
     static const char *const names[] = {"longrope", "su", "yarn"};
-    const zf_json *object = object_of(json, error), *kind;
+    const zf_json *object = llm_rope_of(json, error), *kind;
     const char *text = "";
     if (error->status || !object || zf_json_type_of(object) != ZF_JSON_OBJECT) return NULL;
     kind = zf_config_member(object, "rope_type");

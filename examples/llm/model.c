@@ -12,6 +12,8 @@ bool llm_config_load(const char *name, llm_config *c, zf_error *error)
 
 /* -------------------------------------------------------------------------------------- graph */
 
+static const char *name_of(const char *own, const char *usual) { return own ? own : usual; }
+
 static zf_tensor vector(zf_graph *g, const char *name, const char *part, int64_t count,
                         zf_init init)
 {
@@ -100,6 +102,19 @@ static zf_rope_desc rope_of(const llm_config *c, const causal_inputs *in, int64_
                           .positions = zf_valid(in->positions) ? in->positions : ZF_NONE};
 }
 
+/* q, k and v, of a product that has them by groups of heads. */
+static void project_groups(zf_tensor x, const zf_nn_linear_desc *d, const llm_config *c,
+                           zf_tensor *q, zf_tensor *k, zf_tensor *v)
+{
+    const int64_t each = c->heads / c->kv_heads, of_k = c->kv_heads * c->width;
+    const zf_shape s = zf_tensor_shape(x), keys = ZF_SHAPE(s.dims[0], s.dims[1], of_k);
+    x = causal_linear(x, llm_family_of(c)->grouped, c->heads * c->width + 2 * of_k, d, c->bits);
+    x = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], c->kv_heads, each + 2, c->width));
+    *q = zf_reshape(zf_slice(x, 3, 0, each), ZF_SHAPE(s.dims[0], s.dims[1], each * of_k));
+    *k = zf_reshape(zf_slice(x, 3, each, each + 1), keys);
+    *v = zf_reshape(zf_slice(x, 3, each + 1, each + 2), keys);
+}
+
 /* q, k and v of x [B, T, H], before norms and rope. */
 static void project(zf_tensor x, const llm_config *c, zf_tensor *q, zf_tensor *k, zf_tensor *v)
 {
@@ -108,6 +123,10 @@ static void project(zf_tensor x, const llm_config *c, zf_tensor *q, zf_tensor *k
                                  .no_bias = !c->attention_bias && !family->qkv_bias};
     const int64_t of_q = c->heads * c->width, of_k = c->kv_heads * c->width;
     zf_tensor all;
+    if (family->grouped) {
+        project_groups(x, &d, c, q, k, v);
+        return;
+    }
     if (!family->joined) {
         *q = causal_linear(x, "q_proj", of_q, &d, c->bits);
         *k = causal_linear(x, "k_proj", of_k, &d, c->bits);
@@ -140,7 +159,8 @@ static zf_tensor attend(zf_tensor x, const shared *all, const causal_inputs *in,
     q = query_norm(q, "q_norm", c), k = query_norm(k, "k_norm", c);
     if (!llm_is_plain(c, layer))
         q = rotate(q, &rope, all, c->heads, c), k = rotate(k, &rope, all, c->kv_heads, c);
-    return causal_linear(zf_attention(q, k, v, &attention), "o_proj", c->hidden, &out, c->bits);
+    return causal_linear(zf_attention(q, k, v, &attention),
+                         name_of(llm_family_of(c)->names.out, "o_proj"), c->hidden, &out, c->bits);
 }
 
 static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
@@ -177,20 +197,33 @@ static zf_tensor layer(zf_tensor *x, zf_tensor y, const shared *all, const causa
 {
     const llm_family_desc *family = llm_family_of(c);
     zf_graph *g = x->graph;
+    zf_tensor first;
     zf_push(g, "layers.%lld", (long long)i);
     y = add_norm(x, y, family->norms.before_attention, c);
-    zf_push(g, "self_attn");
+    zf_push(g, "%s", name_of(family->names.attention, "self_attn"));
     y = attend(y, all, in, c, i);
     zf_pop(g);
     if (family->norms.after_attention) y = norm(y, family->norms.after_attention, c);
-    y = drop(causal_branch(y, in, i, c->layers, 0), c->dropout, c);
-    y = add_norm(x, y, family->norms.before_mlp, c);
+    first = y = drop(causal_branch(y, in, i, c->layers, 0), c->dropout, c);
+    y = c->parallel ? norm(*x, family->norms.before_mlp, c)
+                    : add_norm(x, y, family->norms.before_mlp, c);
     zf_push(g, "mlp");
     y = feed_forward(y, c);
     zf_pop(g);
     if (family->norms.after_mlp) y = norm(y, family->norms.after_mlp, c);
     zf_pop(g);
-    return drop(causal_branch(y, in, i, c->layers, 1), c->dropout, c);
+    y = drop(causal_branch(y, in, i, c->layers, 1), c->dropout, c);
+    return c->parallel ? zf_add(first, y) : y;
+}
+
+static zf_tensor head(zf_graph *g, const char *name, const llm_config *c)
+{
+    const zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
+    zf_tensor words;
+    zf_push(g, "%s", name);
+    words = causal_weight(g, "weight", c->vocab, c->hidden, ZF_GIVEN(c->std), c->bits);
+    zf_pop(g);
+    return zf_valid(words) ? words : zf_nn_embedding_table(g, name, c->vocab, c->hidden, &table);
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is
@@ -199,24 +232,22 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
+    const llm_names names = llm_family_of(c)->names;
     shared all = {.mask = causal_padding(in, s)};
     zf_tensor x, y = ZF_NONE;
     if (c->factors) llm_longrope_table(g, c, s, in, &all.cosine, &all.sine);
-    zf_push(g, "model");
-    *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->hidden, &table);
+    zf_push(g, "%s", name_of(names.model, "model"));
+    *words = zf_nn_embedding_table(g, name_of(names.embedding, "embed_tokens"), c->vocab, c->hidden,
+                                   &table);
     x = zf_embedding_ex(*words, in->input_ids,
                         &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
     if (c->embedding > 0) x = zf_scale(x, (float)c->embedding);
     x = drop(x, c->embedding_dropout, c);
     for (int64_t i = 0; i < c->layers; i++) y = layer(&x, y, &all, in, c, i);
-    x = add_norm(&x, y, "norm", c);
+    x = add_norm(&x, y, name_of(names.last_norm, "norm"), c);
     if (c->logits > 0) x = zf_scale(x, 1 / c->logits);
     zf_pop(g);
-    if (!c->tied && !c->scores) {
-        *words = causal_weight(g, "lm_head.weight", c->vocab, c->hidden, ZF_GIVEN(c->std), c->bits);
-        if (!zf_valid(*words))
-            *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
-    }
+    if (!c->tied && !c->scores) *words = head(g, name_of(names.head, "lm_head"), c);
     return zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden));
 }
 
@@ -252,7 +283,7 @@ const sample_model llm_sample = {
                  .head = "lm_head.weight",
                  .score = "score.weight",
                  .inside = {"layers.", "embed_tokens.", "norm."},
-                 .heads = {"lm_head.", "score."},
-                 .buffers = {".rotary_emb.inv_freq"}},
+                 .heads = {"lm_head.", "embed_out.", "score."},
+                 .buffers = {".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"}},
     .objective = &causal_objective,
 };

@@ -33,16 +33,9 @@ static bool read_rope(llm_config *c, const zf_json *json, double *part, zf_error
 
 static void read(llm_config *c, const zf_json *json, zf_error *error)
 {
-    const int64_t width = c->width ? c->width : c->hidden / c->heads;
     double part;
     if (!read_rope(c, json, &part, error)) return;
-    c->rotated = part < 1 ? (int64_t)((double)width * part) : 0;
-    if (part < 1 && (c->rotated < 2 || c->rotated % 2))
-        zf_json_fail(
-            zf_json_member(json, "hidden_size"), error,
-            "with partial_rotary_factor gives heads of which %lld numbers are rotated; the "
-            "number must be even and at least 2",
-            (long long)c->rotated);
+    llm_set_part(c, part, json, error);
     read_dropout(json, "resid_pdrop", error);
     read_dropout(json, "embd_pdrop", error);
     llm_read_window(c, json, 0, error);

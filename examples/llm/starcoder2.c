@@ -13,33 +13,13 @@ static const zf_config_row rows[] = {
     {"embedding_dropout", ZF_CONFIG_NUMBER, .at = AT(embedding_dropout), .most = 0.999},
     {.key = NULL}};
 
-/* A name that other families have for it, which may only repeat the value. */
-static void check_bias(const zf_json *json, const char *key, bool bias, zf_error *error)
-{
-    bool other = bias;
-    zf_json_to_bool(zf_config_member(json, key), &other, error);
-    if (!error->status && other != bias)
-        zf_json_expected(zf_json_member(json, key), error, "%s, as use_bias",
-                         bias ? "true" : "false");
-}
-
-static void read_eps(llm_config *c, const zf_json *json, zf_error *error)
-{
-    const zf_json *other = zf_config_member(json, "rms_norm_eps");
-    double eps = 1e-5;
-    zf_json_to_double(zf_config_member(json, "norm_epsilon"), 0, 1, &eps, error);
-    if (!error->status && other && c->eps != eps)
-        zf_json_expected(other, error, "%.17g, as norm_epsilon", eps);
-    c->eps = eps;
-}
-
 static void read(llm_config *c, const zf_json *json, zf_error *error)
 {
     bool bias = true;
-    read_eps(c, json, error);
+    llm_read_eps(c, json, "norm_epsilon", error);
     zf_json_to_bool(zf_config_member(json, "use_bias"), &bias, error);
-    check_bias(json, "attention_bias", bias, error);
-    check_bias(json, "mlp_bias", bias, error);
+    llm_repeat(json, "attention_bias", bias, ", as use_bias", error);
+    llm_repeat(json, "mlp_bias", bias, ", as use_bias", error);
     c->attention_bias = c->mlp_bias = bias;
     llm_read_window(c, json, 0, error);
 }

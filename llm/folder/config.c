@@ -515,7 +515,9 @@ static void zfl_write_row(const zf_config_table *t, zf_json_writer *w, const zf_
     case ZF_CONFIG_TOKENS: zfl_config_write_ids(w, integer, t->ends); return;
     case ZF_CONFIG_ACTIVATION:
         while ((int64_t)zfl_activations[i].activation != *integer) i++;
-        zf_json_put_string(w, zfl_activations[i].name);
+        zf_json_put_string(w, row->text && *integer == ZF_ACTIVATION_GELU_TANH
+                                  ? row->text
+                                  : zfl_activations[i].name);
         return;
     default:
         if (row->kind == ZF_CONFIG_TOKEN && *integer < 0) zf_json_put_null(w);

@@ -30,7 +30,9 @@ typedef struct zf_config_row {
     double least, most;
     int use;
     const char *other[2]; /* names that other models have for it, read as well */
-    const char *text;     /* of ZF_CONFIG_TEXT */
+    /* Of ZF_CONFIG_TEXT; of ZF_CONFIG_ACTIVATION how the tanh form of GELU is written; NULL:
+     * gelu_new */
+    const char *text;
 } zf_config_row;
 
 /* A named size of a model. */

@@ -110,6 +110,15 @@ CASES = {
                    dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
                         intermediate_size=20, sliding_window=5, norm_epsilon=1e-3,
                         rope_parameters=dict(rope_type="default", rope_theta=300.0))),
+    "neox": ("gpt_neox", False, torch.float32, False, None,
+             dict(hidden_size=24, num_attention_heads=3, intermediate_size=20,
+                  rope_parameters=dict(rope_type="default", rope_theta=300.0,
+                                       partial_rotary_factor=0.5))),
+    "pythia": ("gpt_neox", True, torch.float16, True, None,
+               dict(hidden_size=16, num_attention_heads=2, intermediate_size=20,
+                    use_parallel_residual=False, attention_bias=False, layer_norm_eps=1e-3,
+                    rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                         partial_rotary_factor=0.25))),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -168,10 +177,11 @@ def older(path):
     if "full_attention" in rope:
         config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = rope["full_attention"]
-    config["rope_theta"] = rope.pop("rope_theta")
+    neox = config["model_type"] == "gpt_neox"
+    config["rotary_emb_base" if neox else "rope_theta"] = rope.pop("rope_theta")
     kind = rope.pop("rope_type")
     if "partial_rotary_factor" in rope:
-        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+        config["rotary_pct" if neox else "partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     if kind == "longrope":    # it is in the file, not in the object
         rope.pop("original_max_position_embeddings", None)
     config["rope_scaling"] = None if kind == "default" else \
@@ -197,6 +207,8 @@ def make_case(name):
                                              batch["labels"][:, 1:].flatten())
     loss.backward()
     tensors = {n: p.grad for n, p in model.named_parameters()}
+    if kind == "gpt_neox":    # as files call it
+        tensors["embed_out.weight"] = tensors.pop("lm_head.weight")
     tensors.update(logits=out.logits.detach(), loss=loss.detach())
     save_file({n: x.float().contiguous() for n, x in tensors.items()},
               folder / "expected.safetensors")
@@ -206,7 +218,7 @@ def make_case(name):
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
-           "shortrope": 1.3, "starcoder2": 2.0}
+           "shortrope": 1.3, "starcoder2": 2.0, "neox": 2.0, "pythia": 2.0}
 
 
 def take_long_factors(model):

@@ -70,7 +70,7 @@ typedef struct llm_names {
     const char *model, *embedding, *attention, *out, *last_norm, *head;
 } llm_names;
 
-/* What a family has of its own, one file each. */
+/* What a family has of its own, one file each in family/. */
 typedef struct llm_family_desc {
     const char *architecture;
     zf_config_family config; /* members of config.json that it alone has; defaults */

@@ -1,6 +1,6 @@
 /* Llama and its relatives: the configuration as config.json has it, the graph, the weights as Hugging
  * Face files. Llama, Mistral and Qwen (Touvron et al. 2023; Jiang et al. 2023; Qwen 2024) are in
- * config.c and model.c, the others have a file each (config.h). */
+ * config.c and model.c, the others have a file each in family/ (config.h). */
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 

@@ -3,7 +3,7 @@
  *     x = dropout(embedding)
  *     x += dropout(attend(norm(x)))
  *     x += dropout(c_proj(gelu(c_fc(norm(x))))) */
-#include "config.h"
+#include "../config.h"
 
 static const char *const keys[] = {"norm_epsilon", "use_bias", NULL};
 

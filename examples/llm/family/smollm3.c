@@ -1,6 +1,6 @@
 /* SmolLM3 (Hugging Face 2025): a Llama in which each fourth layer, or those that config.json lists,
  * has no rope. With a window, these layers have it. */
-#include "config.h"
+#include "../config.h"
 
 static const char *const keys[] = {"no_rope_layers", "no_rope_layer_interval", NULL};
 

@@ -1,6 +1,6 @@
 /* Phi-3 and Phi-4 (Abdin et al. 2024): a Llama in which q, k and v are one product, and gate and up
  * another; rope may rotate a part of each head, and be longrope. */
-#include "config.h"
+#include "../config.h"
 
 static const char *const keys[] = {"original_max_position_embeddings", "resid_pdrop", "embd_pdrop",
                                    NULL};

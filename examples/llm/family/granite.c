@@ -3,7 +3,7 @@
  *     x = embedding_multiplier embedding        scores attention_multiplier q k^T
  *     x += residual_multiplier attend(norm(x))
  *     x += residual_multiplier ffn(norm(x))     logits / logits_scaling */
-#include "config.h"
+#include "../config.h"
 
 #define AT(member) offsetof(llm_config, member)
 static const zf_config_row rows[] = {

@@ -3,7 +3,7 @@
  *
  *     x += attend(norm(x)) + ffn(norm(x))    use_parallel_residual, each with its own norm; else
  *     x += attend(norm(x)), x += ffn(norm(x)) */
-#include "config.h"
+#include "../config.h"
 
 static const char *const keys[] = {"layer_norm_eps", "rotary_pct", "rotary_emb_base",
                                    "classifier_dropout", /* of another task */

@@ -9,8 +9,8 @@
  *
  * norm: RMS norm by 1 + weight. Where activations are 16 bits wide, 1 + weight and sqrt(H) are
  * rounded to these. */
-#include "config.h"
-#include "../frame/options/fail.h"
+#include "../config.h"
+#include "../../frame/options/fail.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * There are two lists of factors: graphs with room for more tokens than `original` take the long
  * one, all others the short one. The room is the sequence of training and evaluation, and the
  * context of generation: all tokens of a text have the same frequencies, however long it is. */
-#include "config.h"
+#include "../config.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  *     x += norm(attend(x))
  *     x += norm(ffn(x)) */
-#include "config.h"
+#include "../config.h"
 
 const llm_family_desc llm_olmo2 = {
     .architecture = "Olmo2ForCausalLM",

@@ -505,6 +505,13 @@ TEST_ONCE(adapter_with_magnitudes_is_saved_resumed_and_merged)
         check_saved(t, MODELS "llama2", "--lora targets=embed_tokens,v_proj,dora,name=actor", 0);
 }
 
+/* The same of models whose parts have other names, and whose q, k and v are one product. */
+TEST_ONCE(adapter_of_joined_heads_is_saved_resumed_and_merged)
+{
+    check_saved(t, MODELS "neox", ADAPT, 0);
+    check_saved(t, MODELS "falcon40b", ADAPT, 0);
+}
+
 /* The same of products of a word embedding and of the head. Where these are one parameter, the sum
  * would be another model. */
 TEST_ONCE(adapter_of_words_is_saved_resumed_and_merged)
@@ -526,6 +533,14 @@ TEST_ONCE(adapter_of_words_is_saved_resumed_and_merged)
     CHECK_TEXT(t, error.text,
                "the adapter changes model.embed_tokens.weight where tokens are read and not in the "
                "head, which is tied to it: the sum would change both; use the adapter as it is");
+    /* A word embedding of another name. */
+    snprintf(line, sizeof line,
+             TUNE "--model " MODELS "falcon7b --lora r=2,targets=word_embeddings --steps 1 --save %s",
+             test_path("adapter-falcon"));
+    CHECK(t, run_line(line) == EXIT_GOOD);
+    snprintf(line, sizeof line, "merge --model " MODELS "falcon7b --adapter %s %s-merged",
+             test_path("adapter-falcon"), test_path("adapter-falcon"));
+    CHECK(t, run_line(line) == EXIT_FAILED);
     snprintf(line, sizeof line, "merge --model " MODELS "llama2 --adapter " GOLDEN "words %s",
              test_path("adapter-words-merged"));
     CHECK(t, run_line(line) == EXIT_GOOD);

@@ -52,6 +52,10 @@ static const struct {
     /* q, k and v of each head in one product; attention and MLP of the same x, or not. */
     {"neox", false, false},
     {"pythia", true, false},
+    /* q, k and v by groups of heads: with two norms, with one, and one part after the other. */
+    {"falcon40b", false, false},
+    {"falcon7b", true, false},
+    {"falconrow", false, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -264,6 +268,15 @@ TEST_ONCE(llm_neox_without_fusion) { check_case(t, 21, "all"); }
 TEST_ONCE(llm_neox_generates_as_transformers) { check_case_generated(t, 21, 5, 2); }
 TEST_ONCE(llm_pythia_is_that_of_transformers) { check_case(t, 22, NULL); }
 TEST_ONCE(llm_pythia_generates_as_transformers) { check_case_generated(t, 22, 3, 2); }
+
+TEST_ONCE(llm_falcon40b_is_that_of_transformers) { check_case(t, 23, NULL); }
+TEST_ONCE(llm_falcon40b_without_fusion) { check_case(t, 23, "all"); }
+TEST_ONCE(llm_falcon40b_generates_as_transformers) { check_case_generated(t, 23, 5, 2); }
+TEST_ONCE(llm_falcon7b_is_that_of_transformers) { check_case(t, 24, NULL); }
+TEST_ONCE(llm_falcon7b_without_fusion) { check_case(t, 24, "all"); }
+TEST_ONCE(llm_falcon7b_generates_as_transformers) { check_case_generated(t, 24, 3, 2); }
+TEST_ONCE(llm_sequential_falcon_is_that_of_transformers) { check_case(t, 25, NULL); }
+TEST_ONCE(llm_sequential_falcon_generates_as_transformers) { check_case_generated(t, 25, 0, 2); }
 
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
@@ -886,6 +899,9 @@ static bool load_config(const char *text, llm_config *c, zf_error *error)
 #define GEMMA SIZES "\"model_type\": \"gemma3_text\", \"num_key_value_heads\": 2, "
 
 #define NEOX SIZES "\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, "
+#define FALCON                                                                                     \
+    "{\"model_type\": \"falcon\", \"vocab_size\": 99, \"hidden_size\": 12, "                           \
+    "\"num_hidden_layers\": 3, \"num_attention_heads\": 6,\n"
 #define LONGROPE                                                                                   \
     SIZES "\"model_type\": \"phi3\", \"pad_token_id\": 3, \"rope_scaling\": {\"type\": "           \
           "\"longrope\", \"rope_theta\": 500, \"short_factor\": [1.5], \"long_factor\": [4]"
@@ -929,10 +945,14 @@ TEST_ONCE(llm_configurations_of_families)
         LONGROPE ", \"factor\": 9}, \"original_max_position_embeddings\": 9}",
         SIZES "\"model_type\": \"starcoder2\", \"residual_dropout\": 0.1, \"use_bias\": false}",
         SIZES "\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, \"hidden_dropout\": 0.1, "
-              "\"attention_bias\": false}"};
-    llm_config c[8], again;
+              "\"attention_bias\": false}",
+        FALCON "\"num_kv_heads\": 6}",
+        FALCON "\"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"ffn_hidden_size\": 9, "
+               "\"activation\": \"gelu_fast\", \"bias\": true}",
+        FALCON "\"parallel_attn\": false, \"multi_query\": false}"};
+    llm_config c[11], again;
     zf_error error = {ZF_OK, ""};
-    for (int k = 0; k < 8; k++) {
+    for (int k = 0; k < 11; k++) {
         zf_json_writer *w;
         const char *text;
         (void)load_config(texts[k], &c[k], &error);
@@ -958,6 +978,11 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[7].parallel && c[7].mlp_bias && !c[7].attention_bias && c[7].kv_heads == 6);
     CHECK(t, c[7].dropout == 0.1 && c[7].embedding_dropout == 0.1 && !c[7].rotated);
     CHECK(t, c[7].begin == 0 && c[7].ends[0] == 2 && c[7].activation == ZF_ACTIVATION_GELU);
+    CHECK(t, c[8].parallel == LLM_PARALLEL_ONE_NORM && c[8].kv_heads == 1 && !c[8].mlp_bias);
+    CHECK(t, c[8].positions == 2048 && c[8].intermediate == 48 && c[8].ends[0] == 11 && c[8].tied);
+    CHECK(t, c[9].parallel == LLM_PARALLEL && c[9].kv_heads == 2 && c[9].attention_bias);
+    CHECK(t, c[9].intermediate == 9 && c[9].activation == ZF_ACTIVATION_GELU_TANH);
+    CHECK(t, c[10].parallel == LLM_SEQUENTIAL && c[10].kv_heads == 6);
     CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
 }
 
@@ -1059,7 +1084,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"gemma\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
          "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\", "
-         "\"gemma2\", \"starcoder2\" or \"gpt_neox\", not \"gemma\""},
+         "\"gemma2\", \"starcoder2\", \"gpt_neox\" or \"falcon\", not \"gemma\""},
         {SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
                "\"attn_logit_softcapping\": 0}",
          "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},
@@ -1079,6 +1104,27 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"starcoder2\", \"use_bias\": false, \"attention_bias\": true}",
          "attention_bias must be false, as use_bias, not true"},
         {SIZES "\"norm_epsilon\": 1e-6}", "norm_epsilon is not read, and may change"},
+        {FALCON "\"alibi\": true}", "alibi must be false: positions are rope's, not true"},
+        {FALCON "\"apply_residual_connection_post_layernorm\": true}",
+         "apply_residual_connection_post_layernorm must be false in this family, not true"},
+        {FALCON "\"hidden_dropout\": 0.1}", "hidden_dropout must be 0 in this family, not 0.1"},
+        {FALCON "\"attention_dropout\": 0.1}", "attention_dropout must be 0 in this family, not 0.1"},
+        {FALCON "\"hidden_act\": \"relu\"}", "hidden_act must be gelu, as activation, not \"relu\""},
+        {FALCON "\"num_ln_in_parallel_attn\": 2}",
+         "num_ln_in_parallel_attn must be 1 without new_decoder_architecture, not 2"},
+        {FALCON "\"new_decoder_architecture\": true, \"parallel_attn\": false}",
+         "parallel_attn must be true with new_decoder_architecture, not false"},
+        {FALCON "\"multi_query\": false, \"num_kv_heads\": 2}",
+         "num_kv_heads must be num_attention_heads (6) without multi_query, not 2"},
+        {FALCON "\"num_key_value_heads\": 2}", "num_key_value_heads must be 1 in this family, not 2"},
+        {FALCON "\"intermediate_size\": 7}", "intermediate_size must be 48 in this family, not 7"},
+        {FALCON "\"head_dim\": 4}", "head_dim must be 2 in this family, not 4"},
+        {FALCON "\"sliding_window\": 4}", "sliding_window must be null in this family, not 4"},
+        {FALCON "\"mlp_bias\": true}", "mlp_bias must be false, as bias, not true"},
+        {FALCON "\"attention_bias\": true}", "attention_bias must be false, as bias, not true"},
+        {FALCON "\"partial_rotary_factor\": 0.5}", "partial_rotary_factor must be 1: all of a head"},
+        {SIZES "\"ffn_hidden_size\": 7}", "ffn_hidden_size is not read, and may change"},
+        {"{\"vocab_size\": 99}", "lacks \"max_position_embeddings\""},
         {NEOX "\"tie_word_embeddings\": true}",
          "tie_word_embeddings must be false in this family, not true"},
         {NEOX "\"num_key_value_heads\": 2}",

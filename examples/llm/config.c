@@ -39,7 +39,7 @@ static const llm_family_desc *const families[LLM_FAMILIES] = {
     [LLM_QWEN2] = &qwen2,         [LLM_QWEN3] = &qwen3,       [LLM_GEMMA3] = &llm_gemma3,
     [LLM_GRANITE] = &llm_granite, [LLM_OLMO2] = &llm_olmo2,   [LLM_SMOLLM3] = &llm_smollm3,
     [LLM_PHI3] = &llm_phi3,       [LLM_GEMMA2] = &llm_gemma2, [LLM_STARCODER2] = &llm_starcoder2,
-    [LLM_NEOX] = &llm_neox};
+    [LLM_NEOX] = &llm_neox,       [LLM_FALCON] = &llm_falcon};
 
 const llm_family_desc *llm_family_of(const llm_config *c) { return families[c->family]; }
 
@@ -309,7 +309,7 @@ static const char *const other_keys[] = {"rope_scaling",
 #define AT(member) offsetof(llm_config, member)
 const zf_config_table llm_members = {
     .types = {"llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text", "granite", "olmo2",
-              "smollm3", "phi3", "gemma2", "starcoder2", "gpt_neox"},
+              "smollm3", "phi3", "gemma2", "starcoder2", "gpt_neox", "falcon"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
     .defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-6, -1, -1, -1)},

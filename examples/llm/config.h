@@ -19,6 +19,7 @@ typedef enum llm_family {
     LLM_GEMMA2,
     LLM_STARCODER2,
     LLM_NEOX,
+    LLM_FALCON,
     LLM_FAMILIES
 } llm_family;
 
@@ -48,7 +49,7 @@ typedef struct llm_config {
     double logits;              /* these are divided by it; 0: 1, of all three */
     int64_t rotated;            /* numbers of a head that rope rotates, the first ones; 0: all */
     int64_t activation;         /* a zf_activation */
-    int64_t parallel;           /* attention and MLP of a layer are of the same x */
+    int64_t parallel;           /* an llm_parallel */
     int64_t attention_bias;     /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;
     int64_t window;                 /* tokens that a token sees, but in these layers; 0: all */
@@ -62,13 +63,22 @@ typedef struct llm_config {
     char layout[ZF_CONFIG_LAYOUT];  /* as zf_config_facts says: blocks that tokens see */
 } llm_config;
 
+/* What the MLP of a layer is of: of what attention has been added to; of the same x as attention, by
+ * its own norm or by the same one. */
+typedef enum llm_parallel { LLM_SEQUENTIAL, LLM_PARALLEL, LLM_PARALLEL_ONE_NORM } llm_parallel;
+
 /* Which norms q and k have. */
 typedef enum llm_query_norm { LLM_NO_NORM, LLM_NORM_OF_HEADS, LLM_NORM_OF_ROWS } llm_query_norm;
 
 /* Names of parts of the graph; NULL: those of a Llama. */
 typedef struct llm_names {
-    const char *model, *embedding, *attention, *out, *last_norm, *head;
+    const char *model, *embedding, *layers, *attention, *out, *last_norm, *head;
 } llm_names;
+
+/* Names of the norms of a layer. */
+typedef struct llm_norms {
+    const char *before_attention, *after_attention, *before_mlp, *after_mlp;
+} llm_norms;
 
 /* What a family has of its own, one file each in family/. */
 typedef struct llm_family_desc {
@@ -84,11 +94,10 @@ typedef struct llm_family_desc {
     bool reads_rope, reads_windows;
     llm_names names;
     /* The graph: names of the norms of a layer, NULL: there is none; */
-    struct {
-        const char *before_attention, *after_attention, *before_mlp, *after_mlp;
-    } norms;
-    bool layer_norm; /* they are layer norms, with biases, not RMS norms; */
-    bool one_more;   /* norms multiply by 1 + weight; */
+    llm_norms norms;
+    llm_norms parallel_norms; /* of LLM_PARALLEL; all NULL: the same; */
+    bool layer_norm;          /* they are layer norms, with biases, not RMS norms; */
+    bool one_more;            /* norms multiply by 1 + weight; */
     llm_query_norm queries;
     bool qkv_bias;      /* q, k and v have biases, and o has none; */
     bool dropouts;      /* the embedding and what is added have dropout; */
@@ -101,7 +110,7 @@ typedef struct llm_family_desc {
 const llm_family_desc *llm_family_of(const llm_config *config);
 
 extern const llm_family_desc llm_gemma2, llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3,
-    llm_starcoder2, llm_neox;
+    llm_starcoder2, llm_neox, llm_falcon;
 
 /* The names of the norms of a Llama. */
 #define LLM_NORMS                                                                                  \

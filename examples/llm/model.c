@@ -191,26 +191,34 @@ static zf_tensor drop(zf_tensor x, double p, const llm_config *c)
     return llm_family_of(c)->dropouts ? zf_dropout(x, p) : x;
 }
 
+static const llm_norms *norms_of(const llm_config *c)
+{
+    const llm_family_desc *f = llm_family_of(c);
+    return c->parallel == LLM_PARALLEL && f->parallel_norms.before_mlp ? &f->parallel_norms
+                                                                       : &f->norms;
+}
+
 /* Layer i over the residual *x; y: what is to be added to it, and the same of this layer. */
 static zf_tensor layer(zf_tensor *x, zf_tensor y, const shared *all, const causal_inputs *in,
                        const llm_config *c, int64_t i)
 {
-    const llm_family_desc *family = llm_family_of(c);
+    const llm_names *names = &llm_family_of(c)->names;
+    const llm_norms *norms = norms_of(c);
     zf_graph *g = x->graph;
-    zf_tensor first;
-    zf_push(g, "layers.%lld", (long long)i);
-    y = add_norm(x, y, family->norms.before_attention, c);
-    zf_push(g, "%s", name_of(family->names.attention, "self_attn"));
-    y = attend(y, all, in, c, i);
+    zf_tensor normed, first;
+    zf_push(g, "%s.%lld", name_of(names->layers, "layers"), (long long)i);
+    normed = add_norm(x, y, norms->before_attention, c);
+    zf_push(g, "%s", name_of(names->attention, "self_attn"));
+    y = attend(normed, all, in, c, i);
     zf_pop(g);
-    if (family->norms.after_attention) y = norm(y, family->norms.after_attention, c);
+    if (norms->after_attention) y = norm(y, norms->after_attention, c);
     first = y = drop(causal_branch(y, in, i, c->layers, 0), c->dropout, c);
-    y = c->parallel ? norm(*x, family->norms.before_mlp, c)
-                    : add_norm(x, y, family->norms.before_mlp, c);
+    if (c->parallel == LLM_PARALLEL) normed = norm(*x, norms->before_mlp, c);
+    else if (!c->parallel) normed = add_norm(x, y, norms->before_mlp, c);
     zf_push(g, "mlp");
-    y = feed_forward(y, c);
+    y = feed_forward(normed, c);
     zf_pop(g);
-    if (family->norms.after_mlp) y = norm(y, family->norms.after_mlp, c);
+    if (norms->after_mlp) y = norm(y, norms->after_mlp, c);
     zf_pop(g);
     y = drop(causal_branch(y, in, i, c->layers, 1), c->dropout, c);
     return c->parallel ? zf_add(first, y) : y;
@@ -280,9 +288,10 @@ const sample_model llm_sample = {
     .build = build,
     .exchange = {.prefix = "model.",
                  .words = "model.embed_tokens.weight",
+                 .other_words = "transformer.word_embeddings.weight",
                  .head = "lm_head.weight",
                  .score = "score.weight",
-                 .inside = {"layers.", "embed_tokens.", "norm."},
+                 .inside = {"layers.", "embed_tokens.", "norm.", "gpt_neox.", "transformer."},
                  .heads = {"lm_head.", "embed_out.", "score."},
                  .buffers = {".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"}},
     .objective = &causal_objective,

@@ -417,7 +417,7 @@ static bool zfl_keeps_tied(zf_graph *g, const zf_exchange *x)
 {
     return x && x->words && x->head && !zf_valid(zf_exchange_find(g, x->head)) &&
            !(x->score && zf_valid(zf_exchange_find(g, x->score))) &&
-           zf_param_adapter(zf_exchange_find(g, x->words));
+           zf_param_adapter(zf_exchange_find(g, zfl_words_of(x, g)));
 }
 
 /* The tensor repeats one that was taken, to which it is tied. */
@@ -438,7 +438,7 @@ static zf_tensor zfl_copied_param(const zf_adapter *a, int32_t index, zf_graph *
     char name[ZFL_PARAM_NAME];
     zf_tensor param = zf_exchange_find(g, zfl_name_in_base(a, index, name));
     if (!zf_valid(param) && x && x->head && !strcmp(name, x->head))
-        param = zf_exchange_find(g, x->words);
+        param = zf_exchange_find(g, zfl_words_of(x, g));
     return a->repeats && zf_valid(param) && !zf_param_adapter(param) ? param : ZF_NONE;
 }
 
@@ -490,7 +490,7 @@ bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchang
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s keeps %s, to which the model ties its head: adapter_config.json must "
                         "have \"ensure_weight_tying\": true",
-                        a->path, x->words);
+                        a->path, zfl_words_of(x, g));
     for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
         zf_tensor param = zf_param_at(g, i);
         char name[ZFL_PARAM_NAME];
@@ -517,15 +517,16 @@ bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchang
 bool zf_adapter_can_merge(zf_graph *g, const zf_exchange *x, zf_error *error)
 {
     char module[ZFL_PARAM_NAME];
-    const bool tied = x->words && x->head && !zf_valid(zf_exchange_find(g, x->head)) &&
+    const char *words = x->words ? zfl_words_of(x, g) : "";
+    const bool tied = *words && x->head && !zf_valid(zf_exchange_find(g, x->head)) &&
                       !(x->score && zf_valid(zf_exchange_find(g, x->score)));
-    snprintf(module, sizeof module, "%.*s",
-             x->words ? (int)(strlen(x->words) - strlen(".weight")) : 0, x->words ? x->words : "");
+    snprintf(module, sizeof module, "%.*s", *words ? (int)(strlen(words) - strlen(".weight")) : 0,
+             words);
     return !tied || !zfl_is_adapted(g, module) ||
            zfl_fail(error, ZF_ERR_ARGUMENT,
                     "the adapter changes %s where tokens are read and not in the head, which is "
                     "tied to it: the sum would change both; use the adapter as it is",
-                    x->words);
+                    words);
 }
 
 /* ----------------------------------------------------------------------------------------- out */
@@ -717,7 +718,8 @@ static bool zfl_is_in_files(zf_graph *g, zf_tensor param)
  * a head is tied. */
 static int zfl_written_times(zf_tensor param, const char *name, const zf_exchange *x)
 {
-    return 1 + (zf_param_adapter(param) && zfl_keeps_tied(param.graph, x) && !strcmp(name, x->words));
+    return 1 + (zf_param_adapter(param) && zfl_keeps_tied(param.graph, x) &&
+                zfl_is_words(x, name));
 }
 
 /* Describes a tensor of f32 that begins at byte `at`; the byte after it. */

@@ -151,12 +151,15 @@ const zf_json *zf_config_member(const zf_json *json, const char *key)
     return zf_json_type_of(v) == ZF_JSON_NULL ? NULL : v;
 }
 
+/* The member of a row, which must be there if it is needed and not in the list. */
 static const zf_json *zfl_config_find(const zf_json *json, const zf_config_row *row,
-                                      zf_error *error)
+                                      const char *const *optional, zf_error *error)
 {
     const zf_json *v = zf_config_member(json, row->key);
     for (int k = 0; k < 2 && !v && row->other[k]; k++) v = zf_config_member(json, row->other[k]);
-    return v || !(row->use & ZF_CONFIG_NEEDED) ? v : zf_json_require(json, row->key, error);
+    if (v || !(row->use & ZF_CONFIG_NEEDED) || (optional && zfl_is_listed(optional, row->key)))
+        return v;
+    return zf_json_require(json, row->key, error);
 }
 
 static void zfl_read_activation(const zf_json *v, int64_t *activation, zf_error *error)
@@ -266,7 +269,7 @@ bool zf_config_read_layout(const char *folder, char layout[ZF_CONFIG_LAYOUT], bo
 static void zfl_read_row(const zf_config_table *t, const zf_config_row *row, const zf_json *json,
                          void *config, zf_error *error)
 {
-    const zf_json *v = zfl_config_find(json, row, error);
+    const zf_json *v = zfl_config_find(json, row, zfl_family_of(t, config)->optional, error);
     int64_t *integer = zfl_integer_at(config, row->at), hidden = *zfl_integer_at(config, t->hidden);
     bool truth;
     switch (row->kind) {
@@ -556,6 +559,7 @@ static void zfl_write_label(zf_json_writer *w)
 
 zf_json_writer *zf_config_json(const zf_config_table *t, const void *config)
 {
+    const zf_config_family *family = zfl_family_of(t, config);
     zf_json_writer *w = zf_json_writer_new(2, NULL);
     zf_config_any copy;
     memcpy(&copy, config, t->bytes);
@@ -563,8 +567,10 @@ zf_json_writer *zf_config_json(const zf_config_table *t, const void *config)
     zfl_write_architecture(t, w, config);
     zf_json_put_key(w, "model_type"),
         zf_json_put_string(w, t->types[t->type ? *zfl_integer_at(&copy, t->type) : 0]);
-    for (const zf_config_row *row = t->rows; row->key; row++) zfl_write_row(t, w, row, &copy);
-    for (const zf_config_row *row = zfl_family_of(t, config)->rows; row && row->key; row++)
+    for (const zf_config_row *row = t->rows; row->key; row++)
+        if (!family->unwritten || !zfl_is_listed(family->unwritten, row->key))
+            zfl_write_row(t, w, row, &copy);
+    for (const zf_config_row *row = family->rows; row && row->key; row++)
         zfl_write_row(t, w, row, &copy);
     if (zf_config_scores(t, config)) zfl_write_label(w);
     if (t->write_more) t->write_more(&copy, w);

@@ -86,6 +86,19 @@ static int32_t zfl_find_name(const zf_exchange *x, const zf_weights *w, const ch
     return at < 0 ? zf_weights_find(w, zfl_bare(x, older)) : at;
 }
 
+/* The name is that of a word embedding. */
+static bool zfl_is_words(const zf_exchange *x, const char *name)
+{
+    return !strcmp(name, x->words) || (x->other_words && !strcmp(name, x->other_words));
+}
+
+/* The name of the graph's word embedding. */
+static const char *zfl_words_of(const zf_exchange *x, zf_graph *g)
+{
+    return x->other_words && zf_valid(zf_exchange_find(g, x->other_words)) ? x->other_words
+                                                                           : x->words;
+}
+
 /* The tensor of a parameter; -1. If it has two names and the file has both, the other one is
  * ignored if it is equal. */
 static int32_t zfl_find_param(const zf_exchange *x, zf_weights *w, const char *name, bool tied,
@@ -93,7 +106,7 @@ static int32_t zfl_find_param(const zf_exchange *x, zf_weights *w, const char *n
 {
     int32_t at = zfl_find_name(x, w, name), other = -1;
     if (x->bias && !strcmp(name, x->bias)) other = at, at = zf_weights_find(w, x->head_bias);
-    if (tied && !strcmp(name, x->words)) other = zf_weights_find(w, x->head);
+    if (tied && zfl_is_words(x, name)) other = zf_weights_find(w, x->head);
     if (at < 0) return other;
     if (other >= 0 && zf_weights_equal(w, at, other, error)) zf_weights_pass(w, other);
     return at;
@@ -101,7 +114,9 @@ static int32_t zfl_find_param(const zf_exchange *x, zf_weights *w, const char *n
 
 bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error)
 {
-    return zf_weights_equal(w, zfl_find_name(x, w, x->words), zf_weights_find(w, x->head), error);
+    int32_t words = zfl_find_name(x, w, x->words);
+    if (words < 0 && x->other_words) words = zfl_find_name(x, w, x->other_words);
+    return zf_weights_equal(w, words, zf_weights_find(w, x->head), error);
 }
 
 /* ----------------------------------------------------------------------------------- shapes */

@@ -9,6 +9,9 @@ static const char *const keys[] = {"layer_norm_eps", "rotary_pct", "rotary_emb_b
                                    "classifier_dropout", /* of another task */
                                    NULL};
 
+static const char *const unwritten[] = {
+    "head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta", "mlp_bias", NULL};
+
 #define AT(member) offsetof(llm_config, member)
 static const zf_config_row rows[] = {
     {"hidden_dropout", ZF_CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
@@ -86,6 +89,7 @@ const llm_family_desc llm_neox = {
     .architecture = "GPTNeoXForCausalLM",
     .config = {.rows = rows,
                .keys = keys,
+               .unwritten = unwritten,
                .defaults = &(const llm_config){.vocab = 50432,
                                                .positions = 2048,
                                                .std = 0.02,

@@ -7,6 +7,8 @@
 
 static const char *const keys[] = {"norm_epsilon", "use_bias", NULL};
 
+static const char *const unwritten[] = {"rms_norm_eps", "attention_bias", "mlp_bias", NULL};
+
 #define AT(member) offsetof(llm_config, member)
 static const zf_config_row rows[] = {
     {"residual_dropout", ZF_CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
@@ -34,6 +36,7 @@ const llm_family_desc llm_starcoder2 = {
     .architecture = "Starcoder2ForCausalLM",
     .config = {.rows = rows,
                .keys = keys,
+               .unwritten = unwritten,
                .defaults = &(const llm_config){.vocab = 49152,
                                                .positions = 4096,
                                                .std = 0.018042,

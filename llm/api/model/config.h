@@ -57,6 +57,9 @@ enum {
 typedef struct zf_config_family {
     const zf_config_row *rows; /* further ones; key NULL after the last; NULL: none */
     const char *const *keys;   /* as zf_config_table.keys; NULL: none */
+    /* Keys of the table's rows, NULL after the last: those that files of this type may lack though they
+     * are needed in others, and those that are not written; NULL: none */
+    const char *const *optional, *const *unwritten;
     const void *defaults;      /* a struct, but for the type; NULL: that of the table */
 } zf_config_family;
 

@@ -119,6 +119,18 @@ CASES = {
                     use_parallel_residual=False, attention_bias=False, layer_norm_eps=1e-3,
                     rope_parameters=dict(rope_type="default", rope_theta=10000.0,
                                          partial_rotary_factor=0.25))),
+    "falcon40b": ("falcon", False, torch.float32, False, None,
+                  dict(hidden_size=24, num_attention_heads=6, num_kv_heads=2,
+                       new_decoder_architecture=True, bias=True, ffn_hidden_size=20,
+                       tie_word_embeddings=False, activation="gelu_pytorch_tanh",
+                       rope_parameters=dict(rope_type="default", rope_theta=300.0))),
+    "falcon7b": ("falcon", True, torch.bfloat16, True, None,
+                 dict(hidden_size=12, num_attention_heads=3, layer_norm_epsilon=1e-3,
+                      rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
+    "falconrow": ("falcon", False, torch.float32, False, None,
+                  dict(hidden_size=12, num_attention_heads=3, multi_query=False,
+                       parallel_attn=False, ffn_hidden_size=14, bias=True,
+                       rope_parameters=dict(rope_type="linear", factor=2.5, rope_theta=50.0))),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -149,7 +161,8 @@ def fill(model, dtype):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.from_numpy(rng.standard_normal(tuple(p.shape)))
-            ones = "norm" in name and "bias" not in name and "gemma" not in model.config.model_type
+            ones = ("norm" in name or ".ln_" in name) and "bias" not in name and \
+                "gemma" not in model.config.model_type
             p.copy_((1 + 0.2 * x if ones else 0.25 * x).to(dtype))
     return model
 
@@ -218,7 +231,8 @@ def make_case(name):
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
-           "shortrope": 1.3, "starcoder2": 2.0, "neox": 2.0, "pythia": 2.0}
+           "shortrope": 1.3, "starcoder2": 2.0, "neox": 2.0, "pythia": 2.0, "falcon40b": 2.0, "falcon7b": 2.0,
+           "falconrow": 2.0}
 
 
 def take_long_factors(model):

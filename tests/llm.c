@@ -942,8 +942,10 @@ TEST_ONCE(llm_configurations_of_families)
               "\"pad_token_id\": 3}",
         SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
               "\"final_logit_softcapping\": null}",
-        LONGROPE ", \"factor\": 9}, \"original_max_position_embeddings\": 9}",
-        SIZES "\"model_type\": \"starcoder2\", \"residual_dropout\": 0.1, \"use_bias\": false}",
+        LONGROPE ", \"factor\": 9}, \"full_attn_mod\": 1, \"interpolate_factor\": 1, \"lm_head_bias\": "
+                 "false, \"original_max_position_embeddings\": 9}",
+        SIZES "\"model_type\": \"starcoder2\", \"residual_dropout\": 0.1, \"use_bias\": false, "
+              "\"mlp_type\": \"default\", \"norm_type\": \"layer_norm\", \"rms_norm_eps\": 1e-5}",
         SIZES "\"model_type\": \"gpt_neox\", \"rotary_pct\": 1, \"hidden_dropout\": 0.1, "
               "\"attention_bias\": false}",
         FALCON "\"num_kv_heads\": 6}",
@@ -1143,6 +1145,16 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"gpt_neox\"}",
          "hidden_size with partial_rotary_factor gives heads of which 0 numbers are rotated"},
         {SIZES "\"use_parallel_residual\": true}", "use_parallel_residual is not read, and may"},
+        {LONGROPE "}, \"full_attn_mod\": 2}", "full_attn_mod must be 1 in this family, not 2"},
+        {LONGROPE "}, \"interpolate_factor\": 2}",
+         "interpolate_factor must be 1 in this family, not 2"},
+        {LONGROPE "}, \"lm_head_bias\": true}", "lm_head_bias must be false in this family, not true"},
+        {SIZES "\"model_type\": \"starcoder2\", \"mlp_type\": \"gated\"}",
+         "mlp_type must be \"default\", not \"gated\""},
+        {SIZES "\"model_type\": \"starcoder2\", \"norm_type\": \"rms\"}",
+         "norm_type must be \"layer_norm\", not \"rms\""},
+        {SIZES "\"model_type\": \"starcoder2\", \"scale_attn_weights\": false}",
+         "scale_attn_weights must be true, not false"},
         {LONGROPE ", \"mscale\": 1}}", "rope_scaling.mscale is not read in rope of the type longrope"},
         {LONGROPE "}, \"rope_theta\": 400}", "rope_theta must be 500, as in the object of rope, not 400"},
         {LONGROPE ", \"original_max_position_embeddings\": 9}, "

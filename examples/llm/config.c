@@ -153,6 +153,15 @@ void llm_repeat(const zf_json *json, const char *key, bool value, const char *wh
         zf_json_expected(zf_json_member(json, key), error, "%s%s", value ? "true" : "false", why);
 }
 
+void llm_repeat_count(const zf_json *json, const char *key, int64_t value, const char *why,
+                      zf_error *error)
+{
+    int64_t other = value;
+    zf_json_to_int(zf_config_member(json, key), 1, INT32_MAX, &other, error);
+    if (!error->status && other != value)
+        zf_json_expected(zf_json_member(json, key), error, "%lld%s", (long long)value, why);
+}
+
 /* Which layers have a window. */
 static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
 {

@@ -142,8 +142,10 @@ void llm_read_window(llm_config *config, const zf_json *json, int64_t absent, zf
 void llm_set_part(llm_config *config, double part, const zf_json *json, zf_error *error);
 /* The epsilon of norms, 1e-5 if it is missing; rms_norm_eps may repeat it. */
 void llm_read_eps(llm_config *config, const zf_json *json, const char *key, zf_error *error);
-/* A member that may only repeat a value, which is that of `why`. */
+/* A member that may only repeat a value. why: what an error ends with. */
 void llm_repeat(const zf_json *json, const char *key, bool value, const char *why, zf_error *error);
+void llm_repeat_count(const zf_json *json, const char *key, int64_t value, const char *why,
+                      zf_error *error);
 /* The object of rope that counts; NULL: there is none. */
 const zf_json *llm_rope_of(const zf_json *json, zf_error *error);
 /* layer_types. */

@@ -36,15 +36,6 @@ static const zf_config_row rows[] = {
 
 static const char here[] = " in this family";
 
-/* A name that other families have for a number, which may only repeat it. */
-static void repeat_count(const zf_json *json, const char *key, int64_t value, zf_error *error)
-{
-    int64_t other = value;
-    zf_json_to_int(zf_config_member(json, key), 1, INT32_MAX, &other, error);
-    if (!error->status && other != value)
-        zf_json_expected(zf_json_member(json, key), error, "%lld%s", (long long)value, here);
-}
-
 /* transformers has dropout in some of the forms alone, and no published model has one. */
 static void read_dropout(const zf_json *json, const char *key, zf_error *error)
 {
@@ -74,7 +65,7 @@ static void read_form(llm_config *c, const zf_json *json, zf_error *error)
         zf_json_expected(zf_json_member(json, "num_kv_heads"), error,
                          "num_attention_heads (%lld) without multi_query", (long long)c->heads);
     kv = newer || !one ? kv : 1;
-    if (!error->status) repeat_count(json, "num_key_value_heads", kv, error);
+    if (!error->status) llm_repeat_count(json, "num_key_value_heads", kv, here, error);
     c->kv_heads = kv;
     c->parallel = !parallel ? LLM_SEQUENTIAL : count > 1 ? LLM_PARALLEL : LLM_PARALLEL_ONE_NORM;
 }
@@ -104,8 +95,8 @@ static void read(llm_config *c, const zf_json *json, zf_error *error)
     llm_repeat(json, "attention_bias", bias, ", as bias", error);
     llm_repeat(json, "mlp_bias", bias, ", as bias", error);
     zf_json_to_int(zf_config_member(json, "ffn_hidden_size"), 1, 1 << 22, &wide, error);
-    if (!error->status) repeat_count(json, "intermediate_size", wide, error);
-    if (!error->status) repeat_count(json, "head_dim", c->hidden / c->heads, error);
+    if (!error->status) llm_repeat_count(json, "intermediate_size", wide, here, error);
+    if (!error->status) llm_repeat_count(json, "head_dim", c->hidden / c->heads, here, error);
     if (!error->status && zf_config_member(json, "sliding_window"))
         zf_json_expected(zf_config_member(json, "sliding_window"), error, "null%s", here);
     c->attention_bias = c->mlp_bias = bias, c->intermediate = wide;

@@ -2,7 +2,12 @@
  * another; rope may rotate a part of each head, and be longrope. */
 #include "../config.h"
 
-static const char *const keys[] = {"original_max_position_embeddings", "resid_pdrop", "embd_pdrop",
+static const char *const keys[] = {"original_max_position_embeddings",
+                                   "resid_pdrop",
+                                   "embd_pdrop",
+                                   "full_attn_mod",
+                                   "interpolate_factor",
+                                   "lm_head_bias",
                                    NULL};
 
 /* Dropouts that no published model has. */
@@ -38,6 +43,10 @@ static void read(llm_config *c, const zf_json *json, zf_error *error)
     llm_set_part(c, part, json, error);
     read_dropout(json, "resid_pdrop", error);
     read_dropout(json, "embd_pdrop", error);
+    /* Of Phi-4-mini's files. */
+    llm_repeat_count(json, "full_attn_mod", 1, " in this family", error);
+    llm_repeat_count(json, "interpolate_factor", 1, " in this family", error);
+    llm_repeat(json, "lm_head_bias", false, " in this family", error);
     llm_read_window(c, json, 0, error);
 }
 

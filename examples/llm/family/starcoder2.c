@@ -13,6 +13,10 @@ static const char *const unwritten[] = {"rms_norm_eps", "attention_bias", "mlp_b
 static const zf_config_row rows[] = {
     {"residual_dropout", ZF_CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
     {"embedding_dropout", ZF_CONFIG_NUMBER, .at = AT(embedding_dropout), .most = 0.999},
+    /* Of published files; transformers does not read them. */
+    {.key = "mlp_type", .kind = ZF_CONFIG_TEXT, .text = "default"},
+    {.key = "norm_type", .kind = ZF_CONFIG_TEXT, .text = "layer_norm"},
+    {.key = "scale_attn_weights", .kind = ZF_CONFIG_TRUE},
     {.key = NULL}};
 
 static void read(llm_config *c, const zf_json *json, zf_error *error)

@@ -929,7 +929,20 @@ TEST_ONCE(llm_configurations_of_gemma)
     CHECK(t, !memcmp(&c, &again, sizeof c));
 }
 
-/* Defaults of families that come after it, and what they write. */
+/* What is written of a configuration is all of it. */
+static void reads_back(test *t, const llm_config *c)
+{
+    llm_config again;
+    zf_error error = {ZF_OK, ""};
+    zf_json_writer *w = zf_config_json(llm_sample.config, c);
+    const char *text = zf_json_text(w, NULL, &error);
+    test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+    (void)load_config(text, &again, &error);
+    CHECK_TEXT(t, error.text, "");
+    CHECK(t, !memcmp(c, &again, sizeof again));
+}
+
+/* Defaults of families that come after it, and what they write, also with --dropout. */
 TEST_ONCE(llm_configurations_of_families)
 {
     static const char *const texts[] = {
@@ -952,19 +965,18 @@ TEST_ONCE(llm_configurations_of_families)
         FALCON "\"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"ffn_hidden_size\": 9, "
                "\"activation\": \"gelu_fast\", \"bias\": true}",
         FALCON "\"parallel_attn\": false, \"multi_query\": false}"};
-    llm_config c[11], again;
+    llm_config c[11], dropped;
     zf_error error = {ZF_OK, ""};
     for (int k = 0; k < 11; k++) {
-        zf_json_writer *w;
-        const char *text;
+        zf_config_facts facts;
         (void)load_config(texts[k], &c[k], &error);
         CHECK_TEXT(t, error.text, "");
-        w = zf_config_json(llm_sample.config, &c[k]);
-        test_defer(t, (test_cleanup *)zf_json_writer_free, w);
-        text = zf_json_text(w, NULL, &error);
-        (void)load_config(text, &again, &error);
-        CHECK_TEXT(t, error.text, "");
-        CHECK(t, !memcmp(&c[k], &again, sizeof again));
+        reads_back(t, &c[k]);
+        dropped = c[k];
+        facts = zf_config_facts_of(llm_sample.config, &dropped);
+        for (int d = 0; d < ZF_CONFIG_DROPOUTS && facts.dropouts[d]; d++)
+            *facts.dropouts[d] = 0.25;
+        reads_back(t, &dropped);
     }
     CHECK(t, c[0].embedding == 12 && c[0].score == 1 && c[0].ends[0] == 2 && c[0].kv_heads == 6);
     CHECK(t, c[1].eps == 1e-5 && c[1].ends[0] == 50279 && c[1].pad == 1 && !c[1].window);

@@ -12,6 +12,21 @@ char *realpath(const char *, char *); /* strict C11 hides it */
 static int64_t *zfl_integer_at(void *config, size_t at) { return (int64_t *)((char *)config + at); }
 static double *zfl_number_at(void *config, size_t at) { return (double *)((char *)config + at); }
 
+/* What the type of a configuration has of its own. */
+static const zf_config_family *zfl_family_of(const zf_config_table *t, const void *config)
+{
+    static const zf_config_family none = {.rows = NULL};
+    const zf_config_family *family = t->family_of ? t->family_of(config) : NULL;
+    return family ? family : &none;
+}
+
+/* One of the rows, which may be NULL, reads the member at an offset. */
+static bool zfl_reads_member(const zf_config_row *rows, size_t at)
+{
+    while (rows && rows->key && rows->at != at) rows++;
+    return rows && rows->key;
+}
+
 zf_config_facts zf_config_facts_of(const zf_config_table *t, void *config)
 {
     zf_config_facts f = {.vocab = zfl_integer_at(config, t->vocab),
@@ -26,8 +41,10 @@ zf_config_facts zf_config_facts_of(const zf_config_table *t, void *config)
                          .bits = t->bits ? zfl_integer_at(config, t->bits) : NULL,
                          .scores = t->scores ? zfl_integer_at(config, t->scores) : NULL,
                          .layout = t->layout ? (char *)config + t->layout : NULL};
-    for (int k = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
-        f.dropouts[k] = zfl_number_at(config, t->dropouts[k]);
+    for (int k = 0, n = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
+        if (!t->family_of || zfl_reads_member(t->rows, t->dropouts[k]) ||
+            zfl_reads_member(zfl_family_of(t, config)->rows, t->dropouts[k]))
+            f.dropouts[n++] = zfl_number_at(config, t->dropouts[k]);
     return f;
 }
 
@@ -188,14 +205,6 @@ static void zfl_expect_truth(const zf_json *v, bool wanted, zf_error *error)
     bool is = wanted;
     zf_json_to_bool(v, &is, error);
     if (!error->status && is != wanted) zf_json_expected(v, error, wanted ? "true" : "false");
-}
-
-/* What the type of a configuration has of its own. */
-static const zf_config_family *zfl_family_of(const zf_config_table *t, const void *config)
-{
-    static const zf_config_family none = {.rows = NULL};
-    const zf_config_family *family = t->family_of ? t->family_of(config) : NULL;
-    return family ? family : &none;
 }
 
 /* The key of a member. */

@@ -990,7 +990,7 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[6].dropout == 0.1 && !c[6].mlp_bias && !c[6].attention_bias && !c[6].window);
     CHECK(t, c[6].activation == ZF_ACTIVATION_GELU_TANH && c[6].std == 0.018042);
     CHECK(t, c[7].parallel && c[7].mlp_bias && !c[7].attention_bias && c[7].kv_heads == 6);
-    CHECK(t, c[7].dropout == 0.1 && c[7].embedding_dropout == 0.1 && !c[7].rotated);
+    CHECK(t, c[7].dropout == 0.1 && !c[7].rotated);
     CHECK(t, c[7].begin == 0 && c[7].ends[0] == 2 && c[7].activation == ZF_ACTIVATION_GELU);
     CHECK(t, c[8].parallel == LLM_PARALLEL_ONE_NORM && c[8].kv_heads == 1 && !c[8].mlp_bias);
     CHECK(t, c[8].positions == 2048 && c[8].intermediate == 48 && c[8].ends[0] == 11 && c[8].tied);
@@ -1122,7 +1122,6 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {FALCON "\"apply_residual_connection_post_layernorm\": true}",
          "apply_residual_connection_post_layernorm must be false in this family, not true"},
         {FALCON "\"hidden_dropout\": 0.1}", "hidden_dropout must be 0 in this family, not 0.1"},
-        {FALCON "\"attention_dropout\": 0.1}", "attention_dropout must be 0 in this family, not 0.1"},
         {FALCON "\"hidden_act\": \"relu\"}", "hidden_act must be gelu, as activation, not \"relu\""},
         {FALCON "\"num_ln_in_parallel_attn\": 2}",
          "num_ln_in_parallel_attn must be 1 without new_decoder_architecture, not 2"},

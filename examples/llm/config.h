@@ -101,6 +101,7 @@ typedef struct llm_family_desc {
     llm_query_norm queries;
     bool qkv_bias;      /* q, k and v have biases, and o has none; */
     bool dropouts;      /* the embedding and what is added have dropout; */
+    bool one_dropout;   /* of one probability, `dropout`; */
     const char *mlp[2]; /* the MLP is two products of these names; NULL: gate, up and down; */
     /* q, k and v are one product of this name: of each group of heads the queries, a key, a value; */
     const char *grouped;

@@ -250,7 +250,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     x = zf_embedding_ex(*words, in->input_ids,
                         &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
     if (c->embedding > 0) x = zf_scale(x, (float)c->embedding);
-    x = drop(x, c->embedding_dropout, c);
+    x = drop(x, llm_family_of(c)->one_dropout ? c->dropout : c->embedding_dropout, c);
     for (int64_t i = 0; i < c->layers; i++) y = layer(&x, y, &all, in, c, i);
     x = add_norm(&x, y, name_of(names.last_norm, "norm"), c);
     if (c->logits > 0) x = zf_scale(x, 1 / c->logits);

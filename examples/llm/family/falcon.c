@@ -36,12 +36,13 @@ static const zf_config_row rows[] = {
 
 static const char here[] = " in this family";
 
-/* transformers has dropout in some of the forms alone, and no published model has one. */
-static void read_dropout(const zf_json *json, const char *key, zf_error *error)
+/* transformers has it in some of the forms alone, and no published model has it. */
+static void read_hidden_dropout(const zf_json *json, zf_error *error)
 {
     double none = 0;
-    if (!zf_json_to_double(zf_config_member(json, key), 0, 1, &none, error) && none > 0)
-        zf_json_expected(zf_json_member(json, key), error, "0%s", here);
+    if (!zf_json_to_double(zf_config_member(json, "hidden_dropout"), 0, 1, &none, error) &&
+        none > 0)
+        zf_json_expected(zf_json_member(json, "hidden_dropout"), error, "0%s", here);
 }
 
 /* Norms of a layer, and heads of keys. */
@@ -86,8 +87,7 @@ static void read(llm_config *c, const zf_json *json, zf_error *error)
     int64_t wide = 4 * c->hidden;
     llm_repeat(json, "alibi", false, ": positions are rope's", error);
     llm_repeat(json, "apply_residual_connection_post_layernorm", false, here, error);
-    read_dropout(json, "hidden_dropout", error);
-    read_dropout(json, "attention_dropout", error);
+    read_hidden_dropout(json, error);
     if (!error->status) read_activation(json, error);
     if (!error->status) read_form(c, json, error);
     if (!error->status) llm_read_eps(c, json, "layer_norm_epsilon", error);

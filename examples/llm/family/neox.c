@@ -73,7 +73,7 @@ static void read(llm_config *c, const zf_json *json, zf_error *error)
     llm_repeat(json, "tie_word_embeddings", false, " in this family", error);
     if (!error->status && zf_config_member(json, "sliding_window"))
         zf_json_expected(zf_config_member(json, "sliding_window"), error, "null in this family");
-    c->mlp_bias = 1, c->embedding_dropout = c->dropout;
+    c->mlp_bias = 1;
 }
 
 static void write(const llm_config *c, zf_json_writer *w)
@@ -114,6 +114,7 @@ const llm_family_desc llm_neox = {
     .norms = LLM_NORMS,
     .layer_norm = true,
     .dropouts = true,
+    .one_dropout = true,
     .mlp = {"dense_h_to_4h", "dense_4h_to_h"},
     .grouped = "query_key_value",
 };

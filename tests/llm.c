@@ -968,14 +968,11 @@ TEST_ONCE(llm_configurations_of_families)
     llm_config c[11], dropped;
     zf_error error = {ZF_OK, ""};
     for (int k = 0; k < 11; k++) {
-        zf_config_facts facts;
         (void)load_config(texts[k], &c[k], &error);
         CHECK_TEXT(t, error.text, "");
         reads_back(t, &c[k]);
         dropped = c[k];
-        facts = zf_config_facts_of(llm_sample.config, &dropped);
-        for (int d = 0; d < ZF_CONFIG_DROPOUTS && facts.dropouts[d]; d++)
-            *facts.dropouts[d] = 0.25;
+        zf_config_set_dropout(llm_sample.config, &dropped, 0.25);
         reads_back(t, &dropped);
     }
     CHECK(t, c[0].embedding == 12 && c[0].score == 1 && c[0].ends[0] == 2 && c[0].kv_heads == 6);

@@ -41,11 +41,17 @@ zf_config_facts zf_config_facts_of(const zf_config_table *t, void *config)
                          .bits = t->bits ? zfl_integer_at(config, t->bits) : NULL,
                          .scores = t->scores ? zfl_integer_at(config, t->scores) : NULL,
                          .layout = t->layout ? (char *)config + t->layout : NULL};
-    for (int k = 0, n = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
+    for (int k = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
+        f.dropouts[k] = zfl_number_at(config, t->dropouts[k]);
+    return f;
+}
+
+void zf_config_set_dropout(const zf_config_table *t, void *config, double p)
+{
+    for (int k = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
         if (!t->family_of || zfl_reads_member(t->rows, t->dropouts[k]) ||
             zfl_reads_member(zfl_family_of(t, config)->rows, t->dropouts[k]))
-            f.dropouts[n++] = zfl_number_at(config, t->dropouts[k]);
-    return f;
+            *zfl_number_at(config, t->dropouts[k]) = p;
 }
 
 static int64_t zfl_value_of(const void *config, size_t at)

@@ -371,8 +371,8 @@ static bool choose_steps(run_job *job, zf_error *error)
 static void set_dropouts(run_job *job)
 {
     const zf_config_facts facts = zf_config_facts_of(job->sample->config, &job->config);
-    for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k] && job->o.dropout >= 0; k++)
-        *facts.dropouts[k] = job->o.dropout;
+    if (job->o.dropout >= 0)
+        zf_config_set_dropout(job->sample->config, &job->config, job->o.dropout);
     if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
 }
 

@@ -131,6 +131,9 @@ typedef struct zf_config_facts {
     char *layout;
 } zf_config_facts;
 ZF_API zf_config_facts zf_config_facts_of(const zf_config_table *table, void *config);
+
+/* Sets the dropouts that files of the configuration's type have; others stay. */
+ZF_API void zf_config_set_dropout(const zf_config_table *table, void *config, double p);
 /* Tokens that a text has, at most: the model's positions, or fewer where its layout has fewer. */
 ZF_API int64_t zf_config_positions(const zf_config_table *table, const void *config);
 

@@ -129,8 +129,8 @@ static zf_status zfi_pipe_check(zf_pipe p, zf_error *error)
 /* ---------------------------------------------------------------------------- the order of a rank
  *
  * A rank repeats patterns. Letters are a task of its first chunk, small ones of its second; a
- * micro-batch that does not exist, or did not go forward, is left out. Interleaved, a letter is of
- * the chunk whose turn it is: p micro-batches of one, then of the next. */
+ * micro-batch that does not exist, or did not go forward, is left out. Interleaved, a rank has p
+ * micro-batches of one chunk, then p of the next; a letter is a task of that chunk. */
 
 typedef struct zfi_tasks_run {
     int32_t times;

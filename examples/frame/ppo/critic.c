@@ -105,10 +105,9 @@ static bool read_origin(origin *from, const critic *c, const experience *e, cons
 /* The model, and what of it is trained: an adapter and its head, or all. */
 static bool describe(critic *c, const origin *from, const settings *o, zf_error *error)
 {
-    const zf_config_facts facts = zf_config_facts_of(c->sample.config, &c->config);
     c->config = from->config;
-    *facts.scores = 1;
-    for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k]; k++) *facts.dropouts[k] = 0;
+    *zf_config_facts_of(c->sample.config, &c->config).scores = 1;
+    zf_config_set_dropout(c->sample.config, &c->config, 0);
     if (from->adapter && !(c->adapter = zf_adapter_open(from->adapter, error))) return false;
     if (c->adapter) c->lora = *zf_adapter_desc(c->adapter);
     else if (settings_adapts(o)) c->lora = zf_training_resolved(&o->training).lora;

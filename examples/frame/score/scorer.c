@@ -149,11 +149,10 @@ bool scorer_shares(const scorer *r, const settings *o, const void *config, bool 
 bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *name,
                  zf_error *error)
 {
-    const zf_config_facts facts = zf_config_facts_of(desc->sample->config, &r->config);
     struct zf_adapter *a = zf_adapter_open(r->adapter, error);
     session_desc d = describe(r, desc);
     bool good = a != NULL;
-    for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k]; k++) *facts.dropouts[k] = 0;
+    zf_config_set_dropout(desc->sample->config, &r->config, 0);
     if (a) d.training.lora = *zf_adapter_desc(a);
     d.training.lora.name = name, d.training.lora.dropout = 0;
     good = good && (r->keep = session_keep(d.training.lora.keep, NULL, error)) != NULL;

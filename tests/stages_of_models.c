@@ -1,6 +1,6 @@
 /* Whole models on ranks along pipe: parameters, gradients' norms and losses have the bits of one
  * rank. Layers are found by the scopes of the models. */
-#include "test.h"
+#include "small_models.h"
 
 #include <pthread.h>
 
@@ -8,7 +8,7 @@
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 
-enum { VOCAB = 29, TOKENS = 6, BATCH = 2, STEPS = 2, DEEP = 4, MOST = 1 << 15 };
+enum { BATCH = 2, STEPS = 2, DEEP = 4, MOST = 1 << 15 };
 
 typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
 
@@ -33,19 +33,6 @@ static zf_tensor build(zf_graph *g, kind of)
         llm_build(g, &l, &shape, SAMPLE_TRAIN);
     }
     return zf_graph_find(g, "loss");
-}
-
-/* Element i of an input of micro-batch `part` of a step. */
-static double element(const char *name, int64_t i, int64_t part, int step)
-{
-    const int64_t n = i + 100 * part;
-    if (!strcmp(name, "lr")) return 0.01;
-    if (strstr(name, "weight")) return 0.125;
-    if (!strcmp(name, "positions")) return (double)(3 * i);
-    if (!strcmp(name, "next_sentence_label") || !strcmp(name, "token_type_ids"))
-        return (double)((n + step) % 2);
-    if (strstr(name, "mask")) return i % TOKENS != TOKENS - 1;
-    return (double)((n * n + 7 * n + 3 * step) % VOCAB);
 }
 
 typedef struct member {

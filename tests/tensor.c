@@ -1,12 +1,13 @@
 /* Ranks along tensor that train whole models: parameters, states and losses have the bits of one
  * rank with as many sections. */
+#include "small_models.h"
 #include "team.h"
 
 #include "../examples/bert/model.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 
-enum { VOCAB = 29, TOKENS = 6, BATCH = 4, STEPS = 3, MOST = 1 << 15 };
+enum { BATCH = 4, STEPS = 3, MOST = 1 << 15 };
 
 /* ------------------------------------------------------------------------------------- models */
 
@@ -72,19 +73,6 @@ static zf_status change(zf_graph *g)
     t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
     t.adamw.weight_decay = 0.1;
     return zf_passes(g, &t);
-}
-
-/* Element i of an input of part `part` of a step. */
-static double element(const char *name, int64_t i, int64_t part, int step)
-{
-    const int64_t n = i + 100 * part;
-    if (!strcmp(name, "lr")) return 0.01;
-    if (strstr(name, "weight")) return 0.125;
-    if (!strcmp(name, "positions")) return (double)(3 * i);
-    if (!strcmp(name, "next_sentence_label") || !strcmp(name, "token_type_ids"))
-        return (double)((n + step) % 2);
-    if (strstr(name, "mask")) return i % TOKENS != TOKENS - 1;
-    return (double)((n * n + 7 * n + 3 * step) % VOCAB);
 }
 
 static void feed(test *t, member *m, int64_t part, int step)

@@ -1,0 +1,230 @@
+/* Classes: dimensions that zf_cut must cut together are one class. They are those of a letter at each
+ * node (graph/cuts.c), in both halves of the graph, of parameters, their gradients and states.
+ *
+ *     %2 = param "up" : f32[16,8]         a class: dimension 0 of %2, its gradient and its states,
+ *     %3 = linear %1, %2 : f32[4,16]      dimension 1 of %3, and what follows %3 to the next product
+ *
+ * A class knows what keeps it from being cut, and into how many parts it may be. */
+
+/* A class of dimensions, at its root. */
+typedef struct zfi_cut_class {
+    int32_t parent;   /* a place: node * ZF_MAX_RANK + dimension */
+    int32_t first;    /* place, 1 + its index */
+    int32_t why;      /* the node that keeps it from being cut; 0: none */
+    int64_t most;     /* it may be cut into divisors of this */
+    bool second;      /* a product with a parameter sums over it */
+    bool chosen;
+} zfi_cut_class;
+
+typedef struct zfi_parallel {
+    zf_graph *graph;
+    zf_cut_desc d;
+    zfi_cut_class *at; /* by place */
+    int32_t *next;     /* by place: the next one of its class, 1 + its index; 0: none */
+    int32_t *flat;     /* by node: an operand that its flat value has; 0: the value is not flat */
+    bool *sums;        /* by node: it sums over a chosen class */
+    int32_t *instead;  /* by node: what its readers read; 0: itself */
+    int32_t count;     /* of nodes */
+} zfi_parallel;
+
+static int32_t zfi_class_of(zfi_parallel *c, int32_t node, int32_t d)
+{
+    int32_t place = node * ZF_MAX_RANK + d;
+    while (c->at[place].parent != place) {
+        c->at[place].parent = c->at[c->at[place].parent].parent;
+        place = c->at[place].parent;
+    }
+    return place;
+}
+
+static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b)
+{
+    zfi_cut_class *to = &c->at[a], *from = &c->at[b];
+    if (a == b) return;
+    from->parent = a;
+    if (!to->why) to->why = from->why;
+    to->most = zfi_gcd(to->most, from->most);
+    to->second |= from->second;
+}
+
+/* The node keeps dimensions of a value from being cut. */
+static void zfi_class_keep(zfi_parallel *c, int32_t value, int32_t by)
+{
+    for (int32_t d = 0; d < c->graph->nodes[value].shape.rank; d++) {
+        zfi_cut_class *k = &c->at[zfi_class_of(c, value, d)];
+        if (!k->why) k->why = by;
+    }
+}
+
+/* Dimensions of two values of one shape are cut together. */
+static void zfi_class_alike(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
+{
+    const zf_graph *g = c->graph;
+    if (!zfi_same_shape(&g->nodes[a].shape, &g->nodes[b].shape)) {
+        zfi_class_keep(c, a, by), zfi_class_keep(c, b, by);
+        return;
+    }
+    for (int32_t d = 0; d < g->nodes[a].shape.rank; d++)
+        zfi_class_join(c, zfi_class_of(c, a, d), zfi_class_of(c, b, d));
+}
+
+/* ------------------------------------------------------------------------------------ letters */
+
+/* The node is a product in one section, which may become one of several. */
+static bool zfi_may_have_sections(const zf_graph *g, const zfi_node *node)
+{
+    const zf_attribute *sections = zfi_attribute_of(g, node, "sections");
+    return sections && !sections->i && zfi_is_plain_product(node);
+}
+
+/* The product alone: in sections, with nothing that follows it. */
+static void zfi_parallel_bare(zfi_parallel *c, zfi_node *node)
+{
+    const zfi_record *record = c->graph->records[node->op];
+    zf_attribute *activation = zfi_attribute_in(record, node->attributes, "activation");
+    zfi_attribute_in(record, node->attributes, "sections")->i = c->d.sections;
+    zfi_attribute_in(record, node->attributes, "wide")->i = 1;
+    if (activation) activation->i = 0;
+    node->arg_count = 2;
+}
+
+/* What follows a product is cut as its result is: a bias along the last dimension. */
+static void zfi_parallel_after(const zf_graph *g, const zfi_node *node, zfi_cuts *cuts)
+{
+    const int32_t rank = node->shape.rank;
+    for (int32_t k = 2; k < node->arg_count; k++) {
+        const bool bias = g->nodes[node->args[k]].shape.rank < rank;
+        cuts->given[k] = true;
+        for (int32_t d = 0; d < ZF_MAX_RANK; d++)
+            cuts->at[k][d] = bias && d ? -1 : cuts->at[ZFI_CUT_RESULT][bias ? rank - 1 : d];
+    }
+    cuts->given[ZFI_CUT_RESULT + 1] = true;
+    memcpy(cuts->at[ZFI_CUT_RESULT + 1], cuts->at[ZFI_CUT_RESULT], sizeof cuts->at[0]);
+}
+
+/* The cuts of a node; of a product, those of one with sections. */
+static bool zfi_parallel_cuts(zfi_parallel *c, int32_t id, zfi_cuts *cuts)
+{
+    zf_graph *g = c->graph;
+    zfi_node *node = &g->nodes[id];
+    const zfi_node whole = *node;
+    bool good;
+    if (!zfi_may_have_sections(g, node)) return zfi_cut_of(g, node, cuts);
+    zfi_parallel_bare(c, node);
+    good = zfi_cut_of(g, node, cuts);
+    *node = whole;
+    if (good) zfi_parallel_after(g, node, cuts);
+    return good;
+}
+
+/* The node of a value of a node: an operand, its result, what it saves; 0: there is none. */
+static int32_t zfi_parallel_value(const zf_graph *g, int32_t id, int32_t value)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (value < ZFI_CUT_RESULT) return value < node->arg_count ? node->args[value] : 0;
+    if (value == ZFI_CUT_RESULT) return zfi_has(g, id, ZF_OP_EFFECT) ? 0 : id;
+    return node->saved[value - ZFI_CUT_RESULT - 1];
+}
+
+/* Joins the dimensions of one letter. */
+static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    const zf_graph *g = c->graph;
+    const zfi_cut_letter *letter = &cuts->letter[l];
+    const bool tree = zfi_may_have_sections(g, &g->nodes[id]) &&
+                      zfi_cut_sums(cuts, l, ZFI_CUT_RESULT);
+    bool weighs = false;
+    int64_t most = letter->most;
+    int32_t first = -1;
+    for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(g, id, v);
+        for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++) {
+            if (!cuts->given[v] || cuts->at[v][d] != l) continue;
+            if (first < 0) first = zfi_class_of(c, value, d);
+            zfi_class_join(c, first, zfi_class_of(c, value, d));
+            weighs |= v < ZFI_CUT_RESULT && g->nodes[value].op == ZF_OP_param;
+            /* of a dimension of one element nothing says whether it is cut */
+            if (cuts->shape >= 0)
+                most = zfi_gcd(most, zfi_cut_several(g->nodes[value].shape.dims[d]));
+        }
+    }
+    if (first < 0) return;
+    if ((letter->whole || letter->first >= 0 || (tree && letter->size % c->d.sections)) &&
+        !c->at[first].why)
+        c->at[first].why = id;
+    c->at[first].most = zfi_gcd(c->at[first].most, most);
+    c->at[first].second |= weighs && tree;
+}
+
+/* Dimensions without a letter are not cut. */
+static void zfi_parallel_unlettered(zfi_parallel *c, int32_t id, const zfi_cuts *cuts)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(g, id, v);
+        for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++) {
+            zfi_cut_class *k = &c->at[zfi_class_of(c, value, d)];
+            if ((!cuts->given[v] || cuts->at[v][d] < 0) && !cuts->flat[v][0] && !k->why)
+                k->why = id;
+        }
+    }
+}
+
+static void zfi_parallel_leaf(zfi_parallel *c, int32_t id)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    double value;
+    if (node->op == ZF_OP_state && node->arg_count) zfi_class_alike(c, id, node->args[0], id);
+    else if (node->op == ZF_OP_state && node->of) zfi_class_alike(c, id, node->of, id);
+    else if (node->op != ZF_OP_param && !zfi_splat(node, &value)) zfi_class_keep(c, id, id);
+    if (zfi_cut_rows_of(node).rows || (node->op == ZF_OP_param && ZF_INT(node, param, bits)))
+        zfi_class_keep(c, id, id);
+}
+
+/* A reader of a flat value that does not take all values of one operand keeps these whole. */
+static void zfi_parallel_flat(zfi_parallel *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (c->flat[node->args[k]]) zfi_class_keep(c, c->flat[node->args[k]], id);
+}
+
+/* Joins the letters of the node. */
+static void zfi_parallel_letters(zfi_parallel *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    zfi_cuts cuts;
+    if (!zfi_parallel_cuts(c, id, &cuts)) {
+        for (int32_t k = 0; k < node->arg_count; k++) zfi_class_keep(c, node->args[k], id);
+        zfi_class_keep(c, id, id);
+        return;
+    }
+    for (int32_t l = 0; l < cuts.letters; l++) zfi_parallel_letter(c, id, &cuts, l);
+    zfi_parallel_unlettered(c, id, &cuts);
+    if (cuts.flat[ZFI_CUT_RESULT][0]) c->flat[id] = node->args[cuts.flat[ZFI_CUT_RESULT][0] - 1];
+}
+
+/* The same of a reshape, as one of another value. */
+static void zfi_parallel_reshape(zfi_parallel *c, int32_t id, int32_t of)
+{
+    zfi_node *node = &c->graph->nodes[id];
+    int32_t *args = node->args;
+    node->args = &of;
+    zfi_parallel_letters(c, id);
+    node->args = args;
+}
+
+/* Joins what the node cuts together. */
+static void zfi_parallel_node(zfi_parallel *c, int32_t id)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    const int32_t like = zfi_flat_operand(g, node);
+    if (zfi_has(g, id, ZF_OP_LEAF)) zfi_parallel_leaf(c, id);
+    else if (node->op == ZF_OP_saved) return; /* with what saves it */
+    else if (node->op == ZF_OP_gradient) zfi_class_alike(c, node->args[0], node->args[1], id);
+    else if (like && node->op == ZF_OP_slice) c->flat[id] = like;
+    else if (like) zfi_parallel_reshape(c, id, like);
+    else zfi_parallel_flat(c, id), zfi_parallel_letters(c, id);
+}

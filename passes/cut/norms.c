@@ -1,0 +1,72 @@
+/* Norms: those of all gradients become sums of exact squares (ops/squares.c), in which each element
+ * counts once, whatever ranks share. */
+
+/* All operands of a norm are those of blocks of gradients, which nothing else reads. */
+static bool zfi_is_norm_of_gradients(const zf_graph *g, const zfi_node *norm, const int32_t *uses,
+                                     const bool *gradient)
+{
+    if (norm->op != ZF_OP_norm) return false;
+    for (int32_t k = 0; k < norm->arg_count; k++) {
+        const zfi_node *x = &g->nodes[norm->args[k]];
+        if (x->op != ZF_OP_block_norms || uses[norm->args[k]] != 1 || !gradient[x->args[0]])
+            return false;
+    }
+    return true;
+}
+
+static void zfi_norm_by_squares(zf_graph *g, zfi_node *norm)
+{
+    for (int32_t k = 0; k < norm->arg_count; k++) {
+        zfi_node *x = &g->nodes[norm->args[k]];
+        x->op = ZF_OP_squares, x->dtype = ZF_F64, x->shape = ZF_SHAPE(ZFI_SQUARES);
+    }
+    norm->op = ZF_OP_norm_of_squares;
+    ZF_INT(norm, norm_of_squares, wide) = norm->dtype == ZF_F64;
+}
+
+/* The norm of all gradients becomes one that does not depend on how ranks share them. */
+static void zfi_parallel_norms(zf_graph *g)
+{
+    const size_t count = (size_t)zfi_len(g->nodes);
+    int32_t *uses = zfi_calloc(&g->memory, count, sizeof *uses);
+    bool *gradient = zfi_calloc(&g->memory, count, sizeof *gradient);
+    for (int32_t i = 0; i < zfi_len(g->order) && uses && gradient; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++) uses[node->args[k]]++;
+        if (node->op == ZF_OP_gradient) gradient[zfi_raw_gradient(g, node->args[1])] = true;
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && uses && gradient; i++)
+        if (zfi_is_norm_of_gradients(g, &g->nodes[g->order[i]], uses, gradient))
+            zfi_norm_by_squares(g, &g->nodes[g->order[i]]);
+    zfi_free(&g->memory, uses, count * sizeof *uses);
+    zfi_free(&g->memory, gradient, count * sizeof *gradient);
+}
+
+/* Elements of a value that lie one after the other on any number of ranks: of one section. */
+static int64_t zfi_parallel_run_of(zfi_parallel *c, int32_t id)
+{
+    const zf_shape *shape = &c->graph->nodes[id].shape;
+    int64_t run = 0;
+    for (int32_t d = 0; d < shape->rank; d++) {
+        const int64_t size = shape->dims[d], sections = c->d.sections;
+        run *= size;
+        if (zfi_is_chosen(c, id, d)) run = size % sections ? 1 : size / sections;
+    }
+    return run;
+}
+
+/* Squares of what is cut are added in runs that are those of any number of ranks. */
+static void zfi_parallel_units(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    int64_t unit = ZFI_NORM_BLOCK;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < zfi_len(g->order); i++) {
+            zfi_node *node = &g->nodes[g->order[i]];
+            const int64_t run =
+                node->op == ZF_OP_squares ? zfi_parallel_run_of(c, node->args[0]) : 0;
+            if (!run) continue;
+            if (pass) ZF_INT(node, squares, unit) = unit;
+            else unit = zfi_gcd(unit, run);
+        }
+}

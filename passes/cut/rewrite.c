@@ -1,0 +1,156 @@
+/* Rewrite: nodes become what a rank runs, once zf_cut has chosen the classes. Shapes and attributes
+ * are those of a part. What sums over a cut dimension is in sections and gets an all_reduce; the
+ * bias, activation and residual of such a product follow it. */
+
+/* A slice of a flat value: on a rank that is shorter, as the operand is. */
+static void zfi_parallel_slice(zfi_parallel *c, zfi_node *node)
+{
+    ZF_INT(node, slice, start) /= c->d.parts;
+    ZF_INT(node, slice, stop) /= c->d.parts;
+}
+
+/* The attribute shape of a node, as that of its result on a rank. */
+static void zfi_parallel_shape(zfi_parallel *c, int32_t id, int32_t attribute)
+{
+    zf_graph *g = c->graph;
+    zfi_node *node = &g->nodes[id];
+    int64_t dims[ZF_MAX_RANK];
+    const void *copy;
+    for (int32_t d = 0; d < node->shape.rank; d++)
+        dims[d] = node->shape.dims[d] / (zfi_is_chosen(c, id, d) ? c->d.parts : 1);
+    copy = zfi_bytes_copy(&g->memory, &g->text, dims, (size_t)node->shape.rank * sizeof *dims);
+    if (copy) node->attributes[attribute].list.data = copy;
+}
+
+/* Attributes of the node as a rank runs it. */
+static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    zfi_node *node = &g->nodes[id];
+    zfi_cuts cuts;
+    if (node->op == ZF_OP_slice && zfi_is_flat_and_cut(c, id)) zfi_parallel_slice(c, node);
+    if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_gradient || node->op == ZF_OP_saved ||
+        !zfi_parallel_cuts(c, id, &cuts))
+        return;
+    for (int32_t l = 0; l < cuts.letters; l++) {
+        bool chosen = false;
+        for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+            const int32_t value = zfi_parallel_value(g, id, v);
+            for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++)
+                if (cuts.given[v] && cuts.at[v][d] == l) chosen |= zfi_is_chosen(c, value, d);
+        }
+        if (!chosen) continue;
+        if (!zfi_has(g, id, ZF_OP_EFFECT) && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT)) {
+            c->sums[id] = true;
+            if (zfi_may_have_sections(g, node)) zfi_parallel_bare(c, node);
+        }
+        for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
+            if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= c->d.parts;
+    }
+    if (cuts.shape >= 0) zfi_parallel_shape(c, id, cuts.shape);
+}
+
+/* The shape and the type of a value on a rank. */
+static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
+{
+    zfi_node *node = &c->graph->nodes[id];
+    const bool several = c->d.parts > 1;
+    for (int32_t d = 0; d < node->shape.rank; d++) {
+        if (!zfi_is_chosen(c, id, d)) continue;
+        node->shape.dims[d] /= c->d.parts;
+        if (several) node->spread.at[d] = zfi_axes_add(node->spread.at[d], ZF_OVER_TENSOR);
+    }
+    if (zfi_is_flat_and_cut(c, id)) {
+        node->shape.dims[0] /= c->d.parts;
+        if (several) node->spread.differs |= zfi_axis_bit(ZF_OVER_TENSOR);
+    }
+    if (c->sums[id] && several) node->spread.sum |= zfi_axis_bit(ZF_OVER_TENSOR);
+    if (c->sums[id] && zfi_is_half(node->dtype)) node->dtype = ZF_F32;
+}
+
+/* What a node was before, as far as it changes. */
+typedef struct zfi_before_cut {
+    zf_dtype dtype;
+    int32_t args;
+    int64_t activation; /* of a product; 0: none */
+} zfi_before_cut;
+
+static zfi_before_cut zfi_before_cut_of(const zf_graph *g, const zfi_node *node)
+{
+    const zf_attribute *activation = zfi_attribute_of(g, node, "activation");
+    return (zfi_before_cut){node->dtype, node->arg_count,
+                            zfi_may_have_sections(g, node) && activation ? activation->i : 0};
+}
+
+static int32_t zfi_parallel_cast(zf_graph *g, int32_t x, zf_dtype dtype)
+{
+    if (!x || g->nodes[x].dtype == dtype) return x;
+    return zfi_append_nodes(g, cast, zfi_with({.i = dtype}), x);
+}
+
+/* The activation of the sum x of a product. */
+static int32_t zfi_parallel_activate(zfi_parallel *c, int32_t id, int32_t x,
+                                     const zfi_before_cut *of)
+{
+    zf_graph *g = c->graph;
+    const zfi_instruction *activation = zfi_activation(of->activation);
+    const int32_t saved = g->nodes[id].saved[0];
+    if (saved) c->instead[saved] = zfi_parallel_cast(g, x, of->dtype);
+    g->nodes[id].saved[0] = 0;
+    return zfi_append_op(g, activation->op, &x, 1, zfi_with({.i = activation->form}));
+}
+
+/* What readers of a sum read: the sum over ranks, and what follows it, in the dtype of before. */
+static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, const zfi_before_cut *of)
+{
+    zf_graph *g = c->graph;
+    int32_t x = id;
+    if (c->d.parts > 1)
+        x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
+                          zfi_with({.i = c->d.parts}, {.i = ZF_OVER_TENSOR}, {.i = 1}));
+    for (int32_t k = g->nodes[id].arg_count; k < of->args && x; k++) {
+        const int32_t arg = g->nodes[id].args[k];
+        x = zfi_append_nodes(
+            g, add, NULL, x,
+            zfi_parallel_cast(g, c->instead[arg] ? c->instead[arg] : arg, g->nodes[x].dtype));
+    }
+    if (of->activation && x) x = zfi_parallel_activate(c, id, x, of);
+    return zfi_parallel_cast(g, x, of->dtype);
+}
+
+/* The axis tensor, the fastest. */
+static void zfi_add_tensor_axis(zf_graph *g, int32_t ranks)
+{
+    if (ranks < 2) return;
+    g->axes.axis[g->axes.count++] = (zfi_other_axis){ZF_OVER_TENSOR, ranks};
+}
+
+static void zfi_parallel_rewrite(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    int32_t *order = g->order;
+    zfi_before_cut *before = zfi_calloc(&g->memory, (size_t)c->count, sizeof *before);
+    if (!before) return;
+    zfi_add_tensor_axis(g, c->d.parts);
+    for (int32_t i = 0; i < zfi_len(order); i++)
+        before[order[i]] = zfi_before_cut_of(g, &g->nodes[order[i]]);
+    for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_attributes(c, order[i]);
+    for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_value_of_rank(c, order[i]);
+    g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed && !g->error.status; i++) {
+        zfi_node *node = &g->nodes[order[i]];
+        const bool saved = node->op == ZF_OP_saved;
+        if (saved && c->instead[order[i]]) {
+            zfi_replace(g, order[i], c->instead[order[i]]);
+            continue;
+        }
+        for (int32_t k = 0; k < node->arg_count && !saved; k++)
+            if (c->instead[node->args[k]]) node->args[k] = c->instead[node->args[k]];
+        zfi_push(&g->memory, g->order, order[i]);
+        g->in_update = node->update, g->scope = node->scope;
+        if (c->sums[order[i]])
+            c->instead[order[i]] = zfi_parallel_sum(c, order[i], &before[order[i]]);
+    }
+    zfi_array_free(&g->memory, order);
+    zfi_free(&g->memory, before, (size_t)c->count * sizeof *before);
+}

@@ -51,7 +51,7 @@ SAMPLES  = bert gpt llm opt
 PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard examples/frame/*/*.c examples/bert/data/*.c examples/llm/family/*.c \
                         $(SAMPLES:%=examples/%/*.c))) \
-           $(wildcard tools/pass.c tools/picture*.c tools/written.c)
+           $(wildcard tools/pass.c tools/picture*.c tools/written.c tools/plan/*.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda; make HIP=1 those for AMD's, in build/hip.
 # NCCL=1: they run on several.

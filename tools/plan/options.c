@@ -1,0 +1,205 @@
+/* The command line of zf-plan: its tables, --help, defaults and rules. */
+#include "plan.h"
+#include "../../examples/frame/options/files.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+enum { GOOD, MISUSED = 2 }; /* exit status */
+
+#define MODELS                   "bert|gpt"
+#define ROW(kind, member, ...)   ZF_OPTION(options, kind, member, __VA_ARGS__)
+#define BASIC                    .traits = ZF_OPTION_BASIC
+#define MANY                     "[1,1048576]"
+
+static const zf_option plan_rows[] = {
+    ROW(CHOICE, gpt, 0, MODELS, .flag = "model", .topic = "model", BASIC,
+        .help = "the architecture"),
+    ROW(COUNT, layers, 12, "[1,65536]", BASIC, .help = "number of blocks"),
+    ROW(COUNT, hidden, 768, MANY, BASIC, .help = "width of the model"),
+    ROW(COUNT, heads, 12, "[1,65536]", BASIC, .help = "attention heads"),
+    ROW(COUNT, vocab, 0, "[2,1073741824]", BASIC,
+        .help = "rows of the word embedding (30522 of BERT, 50257 of GPT)"),
+    ROW(COUNT, seq, 0, MANY, BASIC, .help = "tokens of a sequence (128 of BERT, 1024 of GPT)"),
+    ROW(COUNT, batch, 0, MANY, BASIC, .help = "sequences of a micro-batch on one rank (8)"),
+    ROW(FLAG, layout, 0, NULL, .with = "attention",
+        .help = "print the layout of --attention, # where a block is seen, and no plan"),
+    ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
+    ROW(COUNT, nodes, 0, MANY, .unit = "M", .with = "!ranks_per_node",
+        .help = "nodes, each with the same number of ranks"),
+    ROW(COUNT, ranks_per_node, 0, MANY, .unit = "Z",
+        .help = "ranks of each node, in place of --nodes"),
+    ROW(COUNT, mics, 0, MANY, .unit = "Z", .help = "shard over the Z ranks of a node alone"),
+    ROW(TEXT, cost_file, 0, NULL, .unit = "FILE", .flag = "cost", .traits = ZF_OPTION_READS,
+        .help =
+            "rates of a machine, its link and its disk (zf_cost_read), by which the time of a step "
+            "is estimated and --prefetch planned"),
+    ROW(BYTES, memory, 0, NULL, .topic = "memory", BASIC, .with = "!fit",
+        .help = "memory of a rank; the status is 1 when the plan does not fit"),
+    ROW(FLAG, fit, 0, NULL, .topic = "fit", BASIC, .with = "device",
+        .help =
+            "print the largest models that train on each rank within bytes of its device, of host "
+            "memory and of a disk, in plain memory, at each stage and with each kind of offload. "
+            "Sizes grow by these rules: GPT of N layers is 128 N wide, with N heads (GPT-3: 96), "
+            "BERT 64 N wide with N heads (BERT-base: 12); then layers are added as far as they "
+            "fit. By default in bf16, with a batch of 1 and --recompute layers. Each row is a "
+            "plan"),
+    ROW(BYTES, device, 0, NULL, BASIC, .with = "fit", .help = "memory of a rank's device"),
+    ROW(BYTES, host, 0, NULL, BASIC, .with = "fit",
+        .help = "bytes of host memory; without this option none"),
+    ROW(BYTES, disk, 0, NULL, BASIC, .with = "fit",
+        .help = "bytes of a disk; without this option none"),
+    ROW(FLAG, json, 0, NULL, .topic = "files", BASIC, .help = "print JSON"),
+    ROW(TEXT, deepspeed_config, 0, NULL, .unit = "FILE", BASIC, .with = "!fit",
+        .help = "options by a configuration of DeepSpeed's"),
+    ROW(TEXT, deepspeed_version, 0, NULL, .unit = "X.Y.Z", .with = "deepspeed_config",
+        .help = "DeepSpeed's version whose defaults the configuration means"),
+    ROW(FLAG, deepspeed_loose, 0, NULL, .with = "deepspeed_config",
+        .help = "an unknown key in it is a warning"),
+    ROW(FLAG, explain, 0, NULL, .with = "deepspeed_config",
+        .help = "print what each of its keys becomes"),
+    ROW(FLAG, deepspeed_keys, 0, NULL, BASIC,
+        .help = "print the table of DeepSpeed's keys, and nothing else"),
+    ROW(TEXT, svg, 0, NULL, .unit = "FILE", .with = "!fit",
+        .traits = ZF_OPTION_BASIC | ZF_OPTION_WRITES,
+        .help = "draw bytes over the step, and what its queues do over time; further variants in "
+                "FILE.2, FILE.3, ..."),
+    ROW(TEXT, html, 0, NULL, .unit = "FILE", .with = "!fit",
+        .traits = ZF_OPTION_BASIC | ZF_OPTION_WRITES,
+        .help =
+            "write a page about the plan: memory, queues, operators, traffic; further variants in "
+            "FILE.2, FILE.3, ..."),
+    {.name = NULL}};
+
+__attribute__((format(printf, 1, 2))) static int misuse(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("zf-plan: ", stderr);
+    vfprintf(stderr, format, args);
+    fputs("\nTry 'zf-plan --help'.\n", stderr);
+    va_end(args);
+    return MISUSED;
+}
+
+enum { TABLES = 3 };
+
+static int help(const zf_options all[TABLES], const char *topic)
+{
+    zf_error error;
+    fputs("Usage: zf-plan [OPTION]...\n"
+          "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind,\n"
+          "bytes sent, and FLOPs. Sizes that are not given are those of BERT-base or GPT-2\n"
+          "small. 'zf-plan rlhf --help' is about training on rewards of a model's own answers.\n\n",
+          stdout);
+    if (zf_options_help(all, TABLES, topic, stdout, &error)) return misuse("%s", error.text);
+    fputs(
+        "\nBYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
+        "depends on the machine, is not in the plan. Where a step has several variants, each has "
+        "a\n"
+        "plan. The exit status is 0 if there is a plan, 1 if there is none, 2 for bad usage.\n",
+        stdout);
+    return GOOD;
+}
+
+/* Sets defaults that depend on --fit and the model. NOT_GIVEN: a dtype that --precision does not
+ * have. */
+#define NOT_GIVEN ZF_BOOL
+static void settle_defaults(options *o)
+{
+    if (!o->batch) o->batch = o->fit ? 1 : 8;
+    if (o->t.precision.dtype == NOT_GIVEN) o->t.precision.dtype = o->fit ? ZF_BF16 : ZF_F32;
+    if (o->fit && !o->t.recompute.mode && !o->t.recompute.bytes)
+        o->t.recompute.mode = ZF_RECOMPUTE_LAYERS;
+    if (!o->fit && !o->vocab) o->vocab = o->gpt ? 50257 : 30522;
+    if (!o->fit && !o->seq) o->seq = o->gpt ? 1024 : 128;
+}
+
+/* The nodes of the ranks; a status + 1 where these do not divide. */
+static int settle_nodes(options *o)
+{
+    if (o->mics && o->ranks_per_node && o->mics != o->ranks_per_node)
+        return misuse("--mics Z shards over the ranks of a node: --ranks-per-node must be Z as "
+                      "well") +
+               1;
+    if (!o->ranks_per_node) o->ranks_per_node = o->mics;
+    if (!o->nodes) o->nodes = o->ranks_per_node ? o->world / o->ranks_per_node : 1;
+    if (o->nodes < 1 || o->world % o->nodes ||
+        (o->ranks_per_node && o->ranks_per_node * o->nodes != o->world))
+        return misuse("--%s does not divide the %lld ranks into nodes of as many",
+                      o->mics             ? "mics"
+                      : o->ranks_per_node ? "ranks-per-node"
+                                          : "nodes",
+                      (long long)o->world) +
+               1;
+    return 0;
+}
+
+/* Sets a number that was not given, or compares it. */
+static bool settle_number(int64_t *number, int64_t other)
+{
+    if (!*number) *number = other;
+    return !other || *number == other;
+}
+
+/* Options of --deepspeed-config; a status + 1 where they are wrong. */
+static int read_deepspeed(options *o)
+{
+    zf_deepspeed d = {.world = o->world,
+                      .version = o->deepspeed_version,
+                      .loose = o->deepspeed_loose};
+    zf_error error;
+    bool same;
+    if (!o->deepspeed_config) return 0;
+    if (zf_deepspeed_load(o->deepspeed_config, &o->t, &d, &error))
+        return misuse("%s", error.text) + 1;
+    same = settle_number(&o->batch, d.run.micro_batch) && settle_number(&o->mics, d.run.mics) &&
+           settle_number(&o->ranks_per_node, d.run.ranks_per_node);
+    if (o->explain) zf_deepspeed_explain(&d, o->json ? stderr : stdout);
+    zf_deepspeed_free(&d);
+    return same ? 0
+                : misuse("--batch, --mics or --ranks-per-node is not that of %s",
+                         o->deepspeed_config) +
+                      1;
+}
+
+int plan_read_options(int argc, char **argv, options *o)
+{
+    const zf_options all[TABLES] = {{.rows = plan_rows, .desc = o},
+                                    {.rows = zf_block_mask_options(), .desc = &o->blocks},
+                                    {.rows = zf_training_options(), .desc = &o->t}};
+    named_files files = {.count = 0};
+    zf_training t;
+    zf_error error;
+    int ends;
+    *o = (options){.t.precision.dtype = NOT_GIVEN, .cost = zf_cost_default()};
+    for (int k = 1; k < argc; k++)
+        if (!strcmp(argv[k], "--help")) return help(all, k + 1 < argc ? argv[k + 1] : NULL) + 1;
+    if (zf_options_take(all, TABLES, &argc, argv, &error)) return misuse("%s", error.text) + 1;
+    if (argc > 1) return misuse("'%s' is no option", argv[1]) + 1;
+    if (o->deepspeed_keys) return zf_deepspeed_keys(stdout), GOOD + 1;
+    if ((ends = read_deepspeed(o))) return ends;
+    settle_defaults(o);
+    if (zf_options_check(all, TABLES, true, &error)) return misuse("%s", error.text) + 1;
+    files_add_options(&files, all, TABLES);
+    if (!files_apart(&files, &error)) return misuse("%s", error.text) + 1;
+    if (zf_block_mask_text(&o->blocks, o->attention, sizeof o->attention) >= sizeof o->attention)
+        return misuse("--attention has more than %d characters", ZF_CONFIG_LAYOUT - 1) + 1;
+    if (o->fit && *o->attention) return misuse("--attention and --fit exclude each other") + 1;
+    t = o->t;
+    zf_options_resolve(all, TABLES);
+    o->t = t;
+    if (!o->t.zero.micro_batches) o->t.zero.micro_batches = 1;
+    if (o->hidden % o->heads)
+        return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
+                      (long long)o->heads) +
+               1;
+    return settle_nodes(o);
+}
+
+zf_training plan_varying(const options *o)
+{
+    zf_training t = o->t;
+    t.loss = (zf_tensor){NULL, 1};
+    return t;
+}

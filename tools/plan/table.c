@@ -1,0 +1,100 @@
+/* The plan of a step as tables. */
+#include "plan.h"
+#include "../../examples/frame/plan/human.h"
+
+static const char *precision(const options *o) { return zf_dtype_name(o->t.precision.dtype); }
+
+/* Prints the bytes of a rank in a space. */
+static void print_space(const options *o, zf_space space, const zf_space_plan *plan)
+{
+    char title[32], most[32], then[32];
+    if (space != ZF_DEVICE && !plan->peak_bytes) return;
+    snprintf(title, sizeof title, "%sbytes of %s", space == ZF_DEVICE ? "" : "\n",
+             space == ZF_DEVICE ? "a rank" : zf_space_name(space));
+    printf("%-*s%14s%14s\n", space == ZF_DEVICE ? 16 : 17, title, "at most", "at the peak");
+    for (int k = 0; k < ZF_KINDS; k++)
+        if (space == ZF_DEVICE || plan->most[k])
+            printf("%-16s%14s%14s\n", zf_kind_name((zf_kind)k), human(most, (double)plan->most[k]),
+                   human(then, (double)plan->at_peak[k]));
+    printf("%-16s%14s%14s", "peak", human(most, (double)plan->peak_bytes),
+           human(then, (double)plan->live_bytes));
+    if (*plan->peak_op) printf("   at %%%d %s", (int)plan->peak_node, plan->peak_op);
+    printf("%s%s\n", *plan->peak_scope ? " in " : "", plan->peak_scope);
+    if (o->world > 1 && space == ZF_DEVICE)
+        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n",
+               "not in the plan", human(most, plan_nccl_bytes(o)));
+}
+
+static void print_estimate(const options *o, const result *r)
+{
+    const zf_estimate *e = &r->estimate;
+    printf("\n%-16s%14s%14s   by %s%s\n", "seconds", "busy", "exposed",
+           o->cost_file ? o->cost_file : "the default cost table",
+           o->cost_file ? "" : " (--cost FILE)");
+    for (int k = 0; k < ZF_RESOURCES; k++)
+        if (e->busy[k] > 0)
+            printf("%-16s%14.4g%14.4g\n", zf_resource_name((zf_resource)k), e->busy[k],
+                   e->exposed[k]);
+    printf("%-16s%14s%14.4g\n", "a step", "", e->seconds);
+    if (r->plain_seconds > 0)
+        printf("%-16s%14s%14.4g   without hpz, mics and quantisation; %.4g s (%.1f%%) are saved\n",
+               "plain ZeRO", "", r->plain_seconds, r->plain_seconds - e->seconds,
+               100 * (1 - e->seconds / r->plain_seconds));
+}
+
+/* Prints what of the bytes to other ranks is no number of a parameter or gradient. */
+static void print_overhead(const options *o, const char *name, const zf_moved *of)
+{
+    char text[32];
+    if (!of->bytes) return;
+    printf("%-16s%14s%14s", name, "", human(text, (double)of->bytes));
+    if (o->nodes > 1) {
+        printf("%14s", human(text, (double)(of->bytes - of->between)));
+        printf("%14s", human(text, (double)of->between));
+    }
+    printf("\n");
+}
+
+void plan_print_table(const options *o, const result *r)
+{
+    const zf_plan *plan = &r->plan;
+    char most[32];
+    printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, %lld x %lld tokens, %s, %s\n",
+           o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
+           (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
+           zf_optimizer_name(o->t.optimizer));
+    printf("%lld parameters, %lld with padding; stage %lld, %lld ranks",
+           (long long)plan->parameter_count, (long long)plan->padded_count,
+           (long long)o->t.zero.stage, (long long)o->world);
+    if (o->nodes > 1) printf(" in %lld nodes", (long long)o->nodes);
+    printf(", %lld micro-batches\n\n", (long long)o->t.zero.micro_batches);
+    for (int space = 0; space < ZF_SPACES; space++)
+        print_space(o, (zf_space)space, &plan->spaces[space]);
+    if (plan->loco_bytes)
+        printf("%-16s%14s                 of optimizer: errors of quantised gradients\n", "loco",
+               human(most, (double)plan->loco_bytes));
+    printf("\n%-16s%14s%14s%s\n", "moved in a step", "calls", "bytes",
+           o->nodes > 1 ? "  inside nodes between nodes" : "");
+    for (int k = 0; k < PLAN_MOVEMENTS; k++) {
+        zf_moved m = plan_moved(plan, k);
+        if (!m.calls) continue;
+        printf("%-16s%14lld%14s", plan_movement(k), (long long)m.calls,
+               human(most, (double)m.bytes));
+        if (o->nodes > 1) {
+            printf("%14s", human(most, (double)(m.bytes - m.between)));
+            printf("%14s", human(most, (double)m.between));
+        }
+        printf("\n");
+    }
+    print_overhead(o, "of it scales", &plan->scales);
+    print_overhead(o, "of it padding", &plan->padding);
+    print_estimate(o, r);
+    printf("\n%s read and written in a step, by %lld launches; %.4g FLOPs",
+           human(most, r->work.bytes), (long long)r->work.launches, plan->flops);
+    if (o->t.recompute.mode || o->t.recompute.bytes)
+        printf(" and %.4g more (%.1f%%) recomputed", plan->recomputed_flops,
+               100 * plan->recomputed_flops / plan->flops);
+    printf(", %d nodes, planned in %.1f ms and %s\n", (int)plan->nodes, r->plan_ms,
+           human(most, (double)r->meter.peak));
+}
+

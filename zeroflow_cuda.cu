@@ -117,7 +117,8 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "CPU backend has it",
                              zf_launch_name(l), (int)l->node);
     if ((l->op == ZF_OP_all_gather && ZF_INT(l, all_gather, dim)) ||
-        (l->op == ZF_OP_reduce_scatter && ZF_INT(l, reduce_scatter, dim)))
+        (l->op == ZF_OP_reduce_scatter && ZF_INT(l, reduce_scatter, dim)) ||
+        (l->op == ZF_OP_all_to_all && ZF_INT(l, all_to_all, dim) != ZF_INT(l, all_to_all, from)))
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: along a dimension it has no kernel on " ZFD_GPU ", but on "
                              "the CPU; "

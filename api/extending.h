@@ -219,7 +219,8 @@
       A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
       A(all_reduce, order, e(ranks|tree)))                                                         \
     X(all_to_all, 1, 1, A(all_to_all, world, i)                                                    \
-      A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe)))                      \
+      A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
+      A(all_to_all, dim, i) A(all_to_all, from, i))                                                \
     X(bcast, 1, 1, A(bcast, world, i)                                                              \
       A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe)) A(bcast, root, i))         \
     X(send, 1, 1, A(send, world, i)                                                                \

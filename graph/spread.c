@@ -14,7 +14,8 @@
  *   - addends reach what is linear in them alone, in f32 or f64: added to addends, times what is
  *     equal, in another form. Elsewhere the sum must be made before
  *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
- *     what is cut; all_reduce takes addends and gives what is equal
+ *     what is cut; all_reduce takes addends and gives what is equal; all_to_all takes what is cut
+ *     at `from` and gives what is cut at `dim`
  *   - a send takes what is equal or differs, and gives the same
  *   - what is made of a value that differs, differs
  *   - an update, and the gradient of a parameter, have the type of the parameter: what is equal is
@@ -305,13 +306,34 @@ static int64_t zfi_collective_dim(zf_op op, const zf_attribute *attributes)
                                         : 0;
 }
 
+/* The dimension that a collective cuts: of a sum, or in exchange for another one. */
+static int64_t zfi_cut_dim(zf_op op, const zf_attribute *attributes)
+{
+    return op == ZF_OP_all_to_all ? attributes[ZF_AT_all_to_all_dim].i
+                                  : zfi_collective_dim(op, attributes);
+}
+
+/* The dimension that a collective gathers. */
+static int64_t zfi_gathered_dim(zf_op op, const zf_attribute *attributes)
+{
+    return op == ZF_OP_all_to_all ? attributes[ZF_AT_all_to_all_from].i
+                                  : zfi_collective_dim(op, attributes);
+}
+
+/* The collective is along dimensions, rather than of flat values. */
+static bool zfi_is_along(zf_op op, const zf_attribute *attributes)
+{
+    return zfi_collective_dim(op, attributes) ||
+           (op == ZF_OP_all_to_all && zfi_cut_dim(op, attributes) != zfi_gathered_dim(op, attributes));
+}
+
 /* Over data: what the ranks have of each element along other axes does not change. */
 static void zfi_spread_over_data(zfi_spreading *c)
 {
     const zfi_node *node = c->node;
     const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter;
     c->out = *zfi_spread_arg(c, 0);
-    if (node->op == ZF_OP_all_to_all || (moves && !zfi_collective_dim(node->op, node->attributes)))
+    if ((moves || node->op == ZF_OP_all_to_all) && !zfi_is_along(node->op, node->attributes))
         zfi_spread_flatten(&c->out);
 }
 
@@ -330,13 +352,26 @@ static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
     else c->out.at[dim] = zfi_axes_less(x->at[dim], axis);
 }
 
+/* A dimension is gathered in exchange for another one, which is cut. */
+static void zfi_spread_exchange(zfi_spreading *c, int64_t over)
+{
+    const zfi_node *node = c->node;
+    const uint8_t axis = zfi_axis_bit(over);
+    const int64_t dim = zfi_cut_dim(node->op, node->attributes);
+    zfi_spread_gather(c, over, zfi_gathered_dim(node->op, node->attributes));
+    if (zfi_spread_arg(c, 0)->differs & axis) c->out.differs |= axis;
+    else c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
+}
+
 static void zfi_spread_collective(zfi_spreading *c)
 {
     const zfi_node *node = c->node;
     const zfi_spread *x = zfi_spread_arg(c, 0);
     const int64_t over = ZF_INT(node, all_gather, over);
     const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter,
-               sums = node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_reduce;
+               sums = node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_reduce,
+               exchanges =
+                   node->op == ZF_OP_all_to_all && zfi_is_along(node->op, node->attributes);
     const int64_t dim = zfi_collective_dim(node->op, node->attributes);
     uint8_t axis;
     if (!zfi_is_other_axis(over)) {
@@ -350,6 +385,7 @@ static void zfi_spread_collective(zfi_spreading *c)
                         zfi_axis_names[over]);
     else if (!sums && x->sum & axis) zfi_spread_open_sum(c, node->args[0], axis);
     else if (node->op == ZF_OP_all_gather) zfi_spread_gather(c, over, dim);
+    else if (exchanges) zfi_spread_exchange(c, over);
     else if (node->op == ZF_OP_send) {
         if (zfi_spread_cut(x) & axis)
             zfi_spread_fail(c, "%%%d is cut over %s: a rank has a part of it, and none to send",
@@ -357,7 +393,7 @@ static void zfi_spread_collective(zfi_spreading *c)
     } else zfi_spread_drop(&c->out, axis);
     if (moves && !dim && c->graph->nodes[node->args[0]].shape.rank > 1) zfi_spread_flatten(&c->out);
     if (node->op == ZF_OP_reduce_scatter) c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
-    if (node->op == ZF_OP_all_to_all) c->out.differs |= axis;
+    if (node->op == ZF_OP_all_to_all && !exchanges) c->out.differs |= axis;
 }
 
 /* ------------------------------------------------------------------------------ leaves, buckets */

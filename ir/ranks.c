@@ -382,6 +382,9 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
     else if (zfi_is_other_axis(over) && g->nodes[id].arg_count > 1)
         zfi_verify_fail(g, id, "over %s nothing accumulates, and nothing is gathered into a bucket",
                         zfi_axis_names[over]);
+    else if (together && !zfi_is_other_axis(over) && op == ZF_OP_all_to_all &&
+             zfi_is_along(op, g->nodes[id].attributes))
+        zfi_verify_fail(g, id, "over data the parts are flat: dim and from must not be given");
     else if (parts && !mesh)
         zfi_verify_fail(g, id, "it is over an axis, and the ranks are no mesh");
     else if (world && (world->i > 1 || zfi_is_other_axis(over)) && world->i != ranks)
@@ -403,7 +406,7 @@ static void zfi_check_along(const zfi_ranks *r, int32_t id)
                        node->op == ZF_OP_all_to_all;
     const uint8_t along = moves ? zfi_along(node) : 0;
     const zfi_stand *x = &r->at[node->args[0]];
-    if (along && node->queue)
+    if (moves && zfi_is_along(node->op, node->attributes) && node->queue)
         zfi_verify_fail(g, id, "along a dimension it runs on the queue compute, not on %s",
                         zfi_queue_names[node->queue]);
     if (moves && x->bits & ZFI_SHARD && zfi_axes_of(node) && x->along != along)

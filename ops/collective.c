@@ -18,8 +18,10 @@
  *
  *     %9 = all_gather %8 {world=2 dim=1} : f32[8,6]      of f32[8,3]: side by side along dim 1
  *     %9 = reduce_scatter %8 {world=2 dim=1} : f32[8,3]  of f32[8,6]: the sum's half of dim 1
+ *     %9 = all_to_all %8 {world=2 dim=1 from=0} : f32[8,3]   of f32[4,6], a half of dim 0: the
+ *                                                            rank's half of dim 1 in all of dim 0
  *
- * Without dim, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in this
+ * Without dim and from, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in this
  * order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of the
  * global batch in their order, and its bits do not depend on how many ranks share them. With
  * order=tree the ranks' values are added by a balanced tree (base/tree.c), and then to the
@@ -107,10 +109,23 @@ static zf_status zfi_infer_all_reduce(zfi_infer *c)
     return zfi_infer_into(c, ZF_OP_accumulator);
 }
 
+/* Checks `dim`, which is cut, and `from`, which is gathered. */
 static zf_status zfi_infer_all_to_all(zfi_infer *c)
 {
+    const int64_t dim = ZF_INT(c, all_to_all, dim), from = ZF_INT(c, all_to_all, from),
+                  world = ZF_INT(c, all_to_all, world);
     zf_status status = zfi_infer_collective(c);
-    return status ? status : zfi_infer_like(c, 0);
+    if (!status) status = zfi_infer_like(c, 0);
+    if (status || dim == from) return status;
+    if (dim < 0 || dim >= c->shape.rank || from < 0 || from >= c->shape.rank)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "dim %lld and from %lld of a tensor of rank %d",
+                              (long long)dim, (long long)from, (int)c->shape.rank);
+    if (c->shape.dims[dim] % world)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "%lld ranks do not divide the %lld of dimension %lld",
+                              (long long)world, (long long)c->shape.dims[dim], (long long)dim);
+    c->shape.dims[dim] /= world, c->shape.dims[from] *= world;
+    return ZF_OK;
 }
 
 static zf_status zfi_infer_bcast(zfi_infer *c)
@@ -272,25 +287,18 @@ ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t wo
  *              g h
  */
 
-/* What is gathered, or scattered. */
-static const zf_array *zfi_collective_whole(const zf_launch *l)
-{
-    return l->op == ZF_OP_all_gather ? &l->out : &l->args[0];
-}
-
+/* What lies there in scratch before the call, and after it: whole, with pieces of all ranks. */
 static size_t zfi_scratch_collective(const zf_launch *l)
 {
-    if (!zfi_collective_dim(l->op, l->attributes) || ZF_INT(l, all_gather, world) < 2) return 0;
-    return (size_t)zfi_array_bytes(zfi_collective_whole(l));
+    if (!zfi_is_along(l->op, l->attributes) || ZF_INT(l, all_gather, world) < 2) return 0;
+    return (size_t)zfi_array_bytes(l->op == ZF_OP_all_gather ? &l->out : &l->args[0]);
 }
 
 /* Moves rows [first, last) of all ranks' pieces, those of dimensions before `dim`, to where they
  * lie in scratch, or from there. */
-static void zfi_turn_rows(const zf_launch *l, int64_t first, int64_t last)
+static void zfi_turn_rows(const zf_launch *l, const zf_array *whole, int dim, bool back,
+                          int64_t first, int64_t last)
 {
-    const bool gathers = l->op == ZF_OP_all_gather;
-    const zf_array *whole = zfi_collective_whole(l);
-    const int dim = (int)zfi_collective_dim(l->op, l->attributes);
     const int64_t world = ZF_INT(l, all_gather, world), rows = zfi_span(&whole->shape, 0, dim);
     const size_t row = zf_dtype_size(whole->dtype) *
                        (size_t)(zfi_span(&whole->shape, dim, whole->shape.rank) / world);
@@ -298,29 +306,34 @@ static void zfi_turn_rows(const zf_launch *l, int64_t first, int64_t last)
         for (int64_t r = 0; r < world; r++) {
             char *side = (char *)whole->data + (size_t)(i * world + r) * row;
             char *apart = (char *)l->scratch + (size_t)(r * rows + i) * row;
-            memcpy(gathers ? side : apart, gathers ? apart : side, row);
+            memcpy(back ? side : apart, back ? apart : side, row);
         }
 }
 
-/* Nothing where the collective is flat: it has no scratch. */
-static void zfi_turn(const zf_launch *l)
+static void zfi_put_apart(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *whole = zfi_collective_whole(l);
-    const int dim = (int)zfi_collective_dim(l->op, l->attributes);
-    const int64_t rows = zfi_span(&whole->shape, 0, dim);
-    if (zfi_scratch_collective(l))
-        zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->out), zfi_turn_rows);
+    zfi_turn_rows(l, &l->args[0], (int)zfi_cut_dim(l->op, l->attributes), false, first, last);
 }
 
-/* Before the call of a scatter along a dimension, and after that of a gather. */
+static void zfi_put_side(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_turn_rows(l, &l->out, (int)zfi_gathered_dim(l->op, l->attributes), true, first, last);
+}
+
+/* Before the call of a scatter or an exchange along a dimension. */
 static void zfi_collective_before(const zf_launch *l)
 {
-    if (l->op == ZF_OP_reduce_scatter) zfi_turn(l);
+    const int64_t rows = zfi_span(&l->args[0].shape, 0, (int)zfi_cut_dim(l->op, l->attributes));
+    if (zfi_scratch_collective(l) && l->op != ZF_OP_all_gather)
+        zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->args[0]), zfi_put_apart);
 }
 
+/* After that of a gather or an exchange. */
 static void zfi_collective_after(const zf_launch *l)
 {
-    if (l->op == ZF_OP_all_gather) zfi_turn(l);
+    const int64_t rows = zfi_span(&l->out.shape, 0, (int)zfi_gathered_dim(l->op, l->attributes));
+    if (zfi_scratch_collective(l) && l->op != ZF_OP_reduce_scatter)
+        zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->out), zfi_put_side);
 }
 
 ZF_API zf_collective zf_collective_of(const zf_launch *l)
@@ -340,9 +353,9 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
         c.add = l->arg_count > 1 && l->run->micro > 0, c.tree = ZF_INT(l, all_reduce, order) != 0;
-    if (zfi_collective_dim(l->op, l->attributes) && world > 1) {
-        if (l->op == ZF_OP_all_gather) c.out = l->scratch;
-        else c.in = l->scratch;
+    if (zfi_is_along(l->op, l->attributes) && world > 1) {
+        if (l->op != ZF_OP_reduce_scatter) c.out = l->scratch;
+        if (l->op != ZF_OP_all_gather) c.in = l->scratch;
     }
     if (l->op == ZF_OP_send) c.root = ZF_INT(l, send, from) > ZF_INT(l, send, to);
     if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
@@ -430,7 +443,7 @@ ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collectiv
              .views = zfi_views_into, .writes = zfi_writes_into_1,
              .linear_in = 1, .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
 ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collective,
-             .linear_in = 1, .traits = ZF_OP_COLLECTIVE)
+             .scratch = zfi_scratch_collective, .linear_in = 1, .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_COLLECTIVE)
 ZFI_SAME_ATTRIBUTE(send, all_gather, world)

@@ -116,6 +116,11 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
                              "CPU backend has it",
                              zf_launch_name(l), (int)l->node);
+    if (l->share)
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: random numbers of a value that is cut are not made on "
+                             ZFD_GPU ", but on the CPU; with p=0 it has a kernel",
+                             zf_launch_name(l), (int)l->node);
     if ((l->op == ZF_OP_all_gather && ZF_INT(l, all_gather, dim)) ||
         (l->op == ZF_OP_reduce_scatter && ZF_INT(l, reduce_scatter, dim)) ||
         (l->op == ZF_OP_all_to_all && ZF_INT(l, all_to_all, dim) != ZF_INT(l, all_to_all, from)))

@@ -408,6 +408,13 @@ typedef struct zf_group {
     int32_t first, stride, count;
 } zf_group;
 
+/* What a rank has of a value that ranks along an axis share: elements from `at` on of a whole one, as
+ * many of each dimension as the rank's value has. */
+typedef struct zf_share {
+    zf_shape whole;
+    int64_t at[ZF_MAX_RANK];
+} zf_share;
+
 /* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
 typedef struct zf_launch {
     zf_op op;
@@ -420,6 +427,9 @@ typedef struct zf_launch {
      * one. NULL: none is asked for */
     const zf_array *saved;
     const zf_attribute *attributes;
+    /* Of an operator that draws random numbers, which are those of a whole value: this rank's share
+     * of its result, of the gradient of attention that of y; NULL: it is whole */
+    const zf_share *share;
     void *scratch; /* as many bytes as backend->scratch asked for */
     void *disk; /* the library's handle of the disk, in a copy from or to it; else NULL */
     int32_t disk_value; /* of such a copy: the value there, from 1 on; 0: that at the address */

@@ -31,8 +31,8 @@
  *                 shape      the attribute is the shape of the result
  *
  * Without a string, an elementwise operator has "... * -> ..."; of one by rows, all dimensions but
- * the last of rows are cut; another is not to be cut. Nor is a node that draws random numbers: its
- * numbers are those of a whole tensor. */
+ * the last of rows are cut; another is not to be cut. Nor is a node that draws random numbers, unless
+ * its record says how those of a share are found (zfi_record.draws). */
 
 enum {
     ZFI_CUT_LETTERS = 16,
@@ -115,7 +115,7 @@ static bool zfi_cut_write(const zf_graph *g, const zfi_node *node, zfi_cut_text 
     const zfi_record *record = g->records[node->op];
     const zf_attribute *p = zfi_attribute_of(g, node, "p");
     t->length = 0, t->text[0] = '\0';
-    if (p ? p->f > 0 : zfi_node_stream(g, node) >= 0) return false;
+    if ((p ? p->f > 0 : zfi_node_stream(g, node) >= 0) && !record->draws) return false;
     if (record->cuts) zfi_cut_put(t, record->cuts);
     else if (record->cut) record->cut(g, node, t);
     else if (record->traits & ZF_OP_ELEMENTWISE) zfi_cut_put(t, "... * -> ...");

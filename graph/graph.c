@@ -83,6 +83,14 @@ typedef enum zfi_of_parts {
     ZFI_PARTS_SAVED
 } zfi_of_parts;
 
+/* Whether a node that draws random numbers may be cut over ranks, each of which draws those of its
+ * share of a whole value (zf_launch.share). */
+typedef enum zfi_drawing {
+    ZFI_DRAWS_WHOLE,     /* it is not to be cut */
+    ZFI_DRAWS_AS_RESULT, /* its share is that of the result, */
+    ZFI_DRAWS_AS_FIRST   /* or of operand 0 */
+} zfi_drawing;
+
 /* In which operands an operator is linear, the others being as they are. */
 typedef enum zfi_linear {
     ZFI_LINEAR_AS_PARTS, /* as zfi_record.parts says */
@@ -197,6 +205,7 @@ typedef struct zfi_record {
      * its traits */
     const char *cuts;
     void (*cut)(const zf_graph *, const zfi_node *, struct zfi_cut_text *);
+    zfi_drawing draws; /* whether a node that draws random numbers may be cut */
     const zf_operator *own; /* the definition of a program's own operator; else NULL */
 } zfi_record;
 

@@ -306,6 +306,7 @@ ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention
                      "!documents !block: " ZFI_CUTS_OF_HEADS("q!", "?~b h q! k!")
                      "documents !block: " ZFI_CUTS_OF_HEADS("q!", "b q! d!")
                      "!documents block: b q! c!, b q! d!, b q! d!, ! -> b q! c!; b a! q!",
+             .draws = ZFI_DRAWS_AS_RESULT,
              .traits = ZF_OP_RANDOM | ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad,
              .saved = zfi_saved_attention_grad, .scratch = zfi_scratch_attention_grad,
@@ -319,4 +320,5 @@ ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_a
                      "!documents block: b q! c!, b q! c!, b a! q!, b q! c!, b q! d!, b q! d!, ! "
                      "-> [3 4 5]",
              .linear_in = 1, .linear_saved = 1 << ZFI_QKV_SUMS,
+             .draws = ZFI_DRAWS_AS_FIRST,
              .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

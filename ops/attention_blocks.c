@@ -85,7 +85,7 @@ static void zfi_block_draws(const zfi_attention_worker *w, const zfi_block_tile 
 {
     const zfi_attention *a = &w->c->a;
     const zfi_drop *d = &a->drop;
-    const uint64_t at = d->element + (uint64_t)((b->head * a->m + m) * a->n);
+    const uint64_t at = d->element + (uint64_t)zfi_attention_drop_at(a, b->head, m);
     for (int64_t k = 0; k < b->keys.tokens; k += a->block)
         zfi_random_halves(w->c->isa, to + k, at + (uint64_t)zfi_listed_token(&b->keys, k),
                           zfi_min(a->block, b->keys.tokens - k), d->stream, d->step, d->seed);

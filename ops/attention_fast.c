@@ -382,9 +382,10 @@ static void zfi_draws_of(const zfi_attention_worker *w, const zfi_scores *b, int
     const zfi_attention *a = &w->c->a;
     const zfi_drop *d = &a->drop;
     uint16_t *draw = (uint16_t *)(void *)zfi_part_of(w, ZFI_AT_DRAW);
-    uint64_t at = d->element + (uint64_t)((b->head * a->m + b->m + first) * a->n + b->n);
+    uint64_t at = d->element;
     int64_t rows = x->rows, n = x->n;
     if (!a->drops) return;
+    at += (uint64_t)(zfi_attention_drop_at(a, b->head, b->m + first) + b->n);
     x->draw = draw;
     x->draw_row = n;
     x->threshold = d->threshold;

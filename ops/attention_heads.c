@@ -26,6 +26,13 @@ typedef struct zfi_attention {
     zfi_drop drop;
 } zfi_attention;
 
+/* The element of dropout's mask for key 0 of a query. `head` counts over the batch. */
+static int64_t zfi_attention_drop_at(const zfi_attention *a, int64_t head, int64_t m)
+{
+    int64_t run;
+    return zfi_drop_at(&a->drop, (head * a->m + m) * a->n, &run);
+}
+
 /* The shapes of q and k, from the shape of operand 0 and, in the separate form, of operand 1. */
 static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, int64_t heads,
                                  int64_t kv_heads, zf_shape *q, zf_shape *k)
@@ -313,6 +320,14 @@ static void zfi_grad_attention(zf_grad *c)
     }
 }
 
+/* The share of scores, of that of y. */
+static zf_share zfi_attention_share(const zf_share *y, const zfi_attention *a)
+{
+    return (zf_share){
+        .whole = {4, {y->whole.dims[0], y->whole.dims[2] / a->d, y->whole.dims[1], a->n}},
+        .at = {y->at[0], y->at[2] / a->d, y->at[1], 0}};
+}
+
 /* The operands of a launch from number `first` on. */
 static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
 {
@@ -321,6 +336,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     const zf_array *x = l->args + first;
     bool packed = count <= 2;
     zf_launch as_dropout = *l;
+    zf_share of_scores;
     zfi_attention o = {.q = x, .k = packed ? x : x + 1, .v = packed ? x : x + 2};
     zf_shape q, k;
     o.heads = ZF_INT(l, attention, heads), o.kv_heads = ZF_INT(l, attention, kv_heads);
@@ -346,6 +362,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     o.keep = 1;
     if (l->run && !l->run->evaluate && ZF_FLOAT(l, attention, p) > 0) {
         as_dropout.out.shape = o.scores;
+        if (l->share) of_scores = zfi_attention_share(l->share, &o), as_dropout.share = &of_scores;
         o.drop = zfi_drop_of(&as_dropout);
         o.keep = o.drop.scale;
         o.drops = true;

@@ -22,17 +22,21 @@ static zf_status zfi_infer_draw(zfi_infer *c)
 static void zfi_draw_range(const zf_launch *l, int64_t first, int64_t last)
 {
     const zfi_isa isa = zfi_cpu_of(l)->isa;
-    const uint64_t start = (uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out);
+    const zf_shape *whole = l->share ? &l->share->whole : &l->out.shape;
+    const uint64_t start = (uint64_t)l->run->slot * (uint64_t)zf_shape_count(*whole);
     const uint32_t stream = (uint32_t)ZF_INT(l, draw, stream), step = (uint32_t)l->run->step;
     float aside[ZFI_CONVERT_RUN];
     for (int64_t i = first, n; i < last; i += n) {
         float *y = zfi_place_floats(aside, &l->out, i);
-        n = last - i < ZFI_CONVERT_RUN ? last - i : ZFI_CONVERT_RUN;
+        int64_t run = last - i;
+        const uint64_t at =
+            start +
+            (uint64_t)(l->share ? zfi_whole_element(l->share, &l->out.shape, i, &run) : i);
+        n = zfi_min(zfi_min(last - i, run), ZFI_CONVERT_RUN);
         if (l->out.dtype == ZF_F64) y = aside;
         if (ZF_INT(l, draw, form))
-            zfi_random_normal(isa, y, start + (uint64_t)i, n, 0, 1, false, stream, step,
-                              l->run->seed);
-        else zfi_random_uniform(isa, y, start + (uint64_t)i, n, stream, step, l->run->seed);
+            zfi_random_normal(isa, y, at, n, 0, 1, false, stream, step, l->run->seed);
+        else zfi_random_uniform(isa, y, at, n, stream, step, l->run->seed);
         if (l->out.dtype != ZF_F64) zfi_write_floats(isa, &l->out, i, y, n);
         else
             for (int64_t k = 0; k < n; k++) ((double *)l->out.data)[i + k] = y[k];
@@ -46,5 +50,6 @@ static zf_status zfi_cpu_draw(const zf_launch *l)
 }
 
 ZFI_OPERATOR(draw, .infer = zfi_infer_draw, .grad = zfi_grad_none, .cpu = zfi_cpu_draw,
-             .functions = zfi_functions_each,
+             .functions = zfi_functions_each, .cuts = "... -> ...",
+             .draws = ZFI_DRAWS_AS_RESULT,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

@@ -134,8 +134,9 @@ ZFI_KERNEL(zfi_scale_add,
 static void zfi_drop_row(const zf_launch *l, const zfi_drop *d, float *y, const float *x,
                          int64_t at, int64_t n)
 {
-    zfi_dropout(zfi_cpu_of(l)->isa, y, x, d->element + (uint64_t)at, n, d->threshold,
-                (float)d->scale, d->stream, d->step, d->seed);
+    int64_t run; /* rows are whole */
+    zfi_dropout(zfi_cpu_of(l)->isa, y, x, d->element + (uint64_t)zfi_drop_at(d, at, &run), n,
+                d->threshold, (float)d->scale, d->stream, d->step, d->seed);
 }
 
 static void zfi_masked_softmax_fast(const zf_launch *l, int64_t first, int64_t last)
@@ -235,8 +236,8 @@ ZFI_OPERATOR(masked_softmax, .infer = zfi_infer_masked_softmax, .grad = zfi_grad
              .functions = zfi_functions_masked_softmax, .remake = zfi_remake_masked_softmax,
              .remade = zfi_remade_masked_softmax,
              .cuts = "... c!, ?... c! -> ... c!; ... c!",
-             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)
+             .draws = ZFI_DRAWS_AS_RESULT, .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)
 ZFI_OPERATOR(masked_softmax_grad, .infer = zfi_infer_masked_softmax_grad,
              .cpu = zfi_cpu_masked_softmax_grad, .functions = zfi_draws_each,
              .cuts = "... c!, ... c! -> ... c!",
-             .linear_in = 1, .traits = ZF_OP_RANDOM)
+             .linear_in = 1, .draws = ZFI_DRAWS_AS_RESULT, .traits = ZF_OP_RANDOM)

@@ -7,6 +7,23 @@
  * unless it reads 16 bits itself. Work is split into pieces whose size does not depend on the
  * number of threads, so the order of additions does not depend on it either. */
 
+/* The element of a whole value that is element `i` of a share of this shape; *run: how many follow it
+ * in both, itself counted. */
+static int64_t zfi_whole_element(const zf_share *share, const zf_shape *shape, int64_t i,
+                                 int64_t *run)
+{
+    int64_t at = 0, step = 1, inner = 1, rest = i;
+    *run = 0;
+    for (int32_t d = shape->rank - 1; d >= 0; d--) {
+        const int64_t dim = shape->dims[d];
+        at += (share->at[d] + rest % dim) * step;
+        inner *= dim, rest /= dim, step *= share->whole.dims[d];
+        if (dim != share->whole.dims[d] && !*run) *run = inner - i % inner;
+    }
+    if (!*run) *run = inner - i;
+    return at;
+}
+
 static double zfi_bf16_to_f64(uint16_t bits)
 {
     uint32_t word = (uint32_t)bits << 16;

@@ -189,25 +189,42 @@ static void zfi_cast_reference(const zf_launch *l, int64_t first, int64_t last)
 /* What dropout needs from its attributes and the run. Elements are kept with probability threshold
  * / 2^16, which is exactly 1 / scale: the expectation is x. */
 typedef struct zfi_drop {
-    uint64_t element, seed; /* of the tensor's first element */
+    uint64_t element, seed; /* of the whole tensor's first element */
     uint32_t threshold, stream, step;
     double scale;
+    bool shared; /* the tensor is a share of a whole one, of this shape */
+    zf_share share;
+    zf_shape shape;
 } zfi_drop;
 
 static zfi_drop zfi_drop_of(const zf_launch *l)
 {
-    uint32_t threshold = zfi_dropout_threshold(ZF_FLOAT(l, dropout, p));
-    return (zfi_drop){(uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out),
-                      l->run->seed,
-                      threshold,
-                      (uint32_t)ZF_INT(l, dropout, stream),
-                      (uint32_t)l->run->step,
-                      65536.0 / threshold};
+    const uint32_t threshold = zfi_dropout_threshold(ZF_FLOAT(l, dropout, p));
+    const zf_shape *whole = l->share ? &l->share->whole : &l->out.shape;
+    return (zfi_drop){.element = (uint64_t)l->run->slot * (uint64_t)zf_shape_count(*whole),
+                      .seed = l->run->seed,
+                      .threshold = threshold,
+                      .stream = (uint32_t)ZF_INT(l, dropout, stream),
+                      .step = (uint32_t)l->run->step,
+                      .scale = 65536.0 / threshold,
+                      .shared = l->share != NULL,
+                      .share = l->share ? *l->share : (zf_share){.whole = ZF_SCALAR},
+                      .shape = l->out.shape};
+}
+
+/* The element of the whole tensor that is element i here; *run: how many follow it in both. */
+static int64_t zfi_drop_at(const zfi_drop *d, int64_t i, int64_t *run)
+{
+    if (d->shared) return zfi_whole_element(&d->share, &d->shape, i, run);
+    *run = INT64_MAX;
+    return i;
 }
 
 /* Element i of the tensor after dropout. */
 static double zfi_drop_value(const zfi_drop *d, int64_t i, double x)
 {
+    int64_t run;
+    i = zfi_drop_at(d, i, &run);
     return zfi_random_half(d->element + (uint64_t)i, d->stream, d->step, d->seed) < d->threshold
                ? x * d->scale
                : 0.0;
@@ -331,10 +348,12 @@ static void zfi_dropout_fast(const zf_launch *l, int64_t first, int64_t last)
         void *y = zfi_element_of(l->out.data, dtype, i);
         float aside[ZFI_CONVERT_RUN], *to = dtype == ZF_F32 ? y : aside;
         const float *from = dtype == ZF_F32 ? x : aside;
+        int64_t run;
+        const uint64_t at = d.element + (uint64_t)zfi_drop_at(&d, i, &run);
         n = dtype == ZF_F32 || last - i < ZFI_CONVERT_RUN ? last - i : ZFI_CONVERT_RUN;
+        n = zfi_min(n, run);
         if (from == aside) zfi_widen(isa, aside, dtype, x, n);
-        zfi_dropout(isa, to, from, d.element + (uint64_t)i, n, d.threshold, (float)d.scale,
-                    d.stream, d.step, d.seed);
+        zfi_dropout(isa, to, from, at, n, d.threshold, (float)d.scale, d.stream, d.step, d.seed);
         if (to == aside) zfi_narrow(isa, y, dtype, aside, n);
     }
 }
@@ -448,4 +467,4 @@ ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cp
 ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
              .functions = zfi_draws_each,
              .linear_in = 1,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .draws = ZFI_DRAWS_AS_RESULT, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

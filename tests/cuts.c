@@ -5,7 +5,7 @@
 #include "op_cases.h"
 #include "records.h"
 
-/* Cases that op_cases.h lacks: without dropout, and with heads and sections that can be cut in 4. */
+/* Cases that op_cases.h lacks: without dropout or with it, and with heads and sections that can be cut in 4. */
 static const op_case more[] = {
     {"matmul", "f[N,R] f[N,M]", "matmul %1, %2 {transpose_a=true sections=4 wide=true} : g[R,M]",
      EXACT, 0, 0, 0},
@@ -42,6 +42,22 @@ static const op_case more[] = {
      "documents %4 : i32[4,R,2]\n"
      "attention %1, %2, %3, %5 {heads=4 scale=0.5 causal=true documents=true} : f[4,R,N]",
      EXACT, 0, 0, 0},
+    {"attention", "f[4,R,N] f[4,R,N] f[4,R,N]",
+     "attention %1, %2, %3 {heads=4 scale=0.5 p=0.25 stream=7} : f[4,R,N]", EXACT, 0, 0, 0},
+    {"attention", "f[4,R,D] f[4,R,N] f[4,R,N]",
+     "attention %1, %2, %3 {heads=8 scale=0.5 causal=true kv_heads=4 p=0.25 stream=7} : f[4,R,D]",
+     EXACT, 0, 0, 0},
+    {"attention_grad", "f[4,R,D] f[4,R,D] f[4,R,N] f[4,R,N]",
+     "attention %2, %3, %4 {heads=8 scale=0.5 kv_heads=4 p=0.25 stream=7} : f[4,R,D]\n"
+     "saved %5 {index=0} : g[4,8,R]\n"
+     "attention_grad %1, %5, %6, %2, %3, %4 {heads=8 scale=0.5 kv_heads=4 p=0.25 stream=7} : f[Z]",
+     EXACT, 0, 0, 0},
+    {"masked_softmax", "f[2,4,R,N]", "masked_softmax %1 {scale=1 p=0.25 stream=7} : f[2,4,R,N]",
+     EXACT, 0, 0, 0},
+    {"masked_softmax_grad", "f[4,R,N] f[4,R,N]",
+     "softmax %2 : f[4,R,N]\nmasked_softmax_grad %1, %3 {scale=0.5 p=0.25 stream=7} : f[4,R,N]",
+     EXACT, 0, 0, 0},
+    {"dropout", "f[4,R,N]", "dropout %1 {p=0.25 stream=7} : f[4,R,N]", EXACT, 0, 0, 0},
     {"attention_grad", "f[4,R,N] f[4,R,W] f[4,1,1,R]",
      "attention %2, %3 {heads=1 scale=0.5} : f[4,R,N]\nsaved %4 {index=0} : g[4,1,R]\n"
      "attention_grad %1, %4, %5, %2, %3 {heads=1 scale=0.5} : f[4,R,W]",
@@ -344,6 +360,7 @@ static bool run_part(int32_t id, const cuts *c, const cutting *by, const zf_laun
     zf_array args[CUT_RESULT], saved[ZF_MAX_SAVED];
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     int64_t list[ZF_MAX_RANK];
+    zf_share share;
     cutting its = *by;
     for (int k = 0; k < l->arg_count; k++) {
         args[k] = l->args[k];
@@ -370,6 +387,14 @@ static bool run_part(int32_t id, const cuts *c, const cutting *by, const zf_laun
     memcpy(attributes, l->attributes, sizeof attributes);
     cut_attributes(state.graph, id, by->letter, by->parts, by->part, &part.out.shape, attributes,
                    list);
+    if (draws_by(l->op)) {
+        const int of = draws_by(l->op) == 2 ? 0 : CUT_RESULT;
+        its.at = c->at[of];
+        share = (zf_share){.whole = of ? l->out.shape : l->args[0].shape};
+        for (int d = 0; d < share.whole.rank; d++)
+            if (is_cut(&its, d)) share.at[d] = share.whole.dims[d] / by->parts * by->part;
+        part.share = &share;
+    }
     part.attributes = attributes, part.args = args, part.saved = saved;
     return run_over(&part, x);
 }
@@ -576,7 +601,7 @@ TEST(cuts_of_nodes_are_printed)
         "a b -> 1 b+ {shape}: a 8 summed, b 3",
         "a h! -> a {shape}: a 8",
         "heads: b h, b h -> b h {heads/h}: b 8, h 2",
-        "", /* draws */
+        "... * -> ...: 1 8, 0 6",
         "... * -> ...: 1 8, 0 6",
     };
     zf_graph *g = graph_with(t, "heads: b h, b h -> b h {heads/h} | b h!, b h! -> b h!"), *copy;

@@ -24,6 +24,9 @@ bool cut_sums(const zf_graph *graph, int32_t node, int letter, int value);
  * ZF_MAX_RANK. */
 void cut_attributes(const zf_graph *graph, int32_t node, int letter, int64_t parts, int64_t part,
                     const zf_shape *result, zf_attribute *attributes, int64_t *list);
+/* The value by which the random numbers of a share are counted: 0: none, 1: the result, 2: operand
+ * 0. */
+int draws_by(int op);
 /* The string of the operator's record; NULL: it has none. */
 const char *cuts_text(int op);
 /* Writes what is wrong with the text as that of the operator; NULL: nothing is. */

@@ -198,8 +198,9 @@ TEST(spread_rules_are_checked)
          "along which linear is not to be cut"},
         {"%5 = add %2, %1 : f32[4,8@tensor]\n",
          "%2 is cut over tensor, and %1 is not cut alike at dimension 1"},
-        {"%5 = dropout %2 {p=0.5 stream=1} : f32[4,8@tensor]\n",
-         "dropout is not to be cut, and an operand is cut over tensor"},
+        {"%5 = input \"g\" : f32[8]\n"
+         "%6 = residual_norm %2, %2, %5, %5 {p=0.5 stream=1 eps=1e-05} : f32[4,8@tensor]\n",
+         "residual_norm is not to be cut, and an operand is cut over tensor"},
         {"%5 = input \"w\" : f32[6@tensor,8]\n%6 = input \"y\" : f32[4@tensor,8]\n"
          "%7 = linear %6, %5 : f32[4@tensor,6@tensor]\n",
          "the type has the axis tensor twice"},

@@ -13,6 +13,8 @@ enum { BATCH = 4, STEPS = 3, MOST = 1 << 15 };
 
 typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
 
+static double dropout; /* of models */
+
 static void build_llama(zf_graph *g, bool tied, int64_t batch)
 {
     llm_config c;
@@ -29,7 +31,7 @@ static void build_gpt(zf_graph *g, int64_t batch)
     zf_error error = {ZF_OK, ""};
     if (!gpt_config_load("small", &c, &error)) return;
     c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
-    c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = 0;
+    c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = dropout;
     gpt_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
 }
 
@@ -39,7 +41,7 @@ static void build_bert(zf_graph *g, int64_t batch)
     zf_error error = {ZF_OK, ""};
     if (!bert_config_load("tiny", &c, &error)) return;
     c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
-    c.positions = 16, c.dropout = c.attention_dropout = 0;
+    c.positions = 16, c.dropout = c.attention_dropout = dropout;
     bert_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS, .predictions = 2 * batch},
                false);
 }
@@ -313,6 +315,19 @@ TEST_ONCE(tensor_bert)
     how = (zf_training){.loss = ZF_NONE};
     check_model(t, BERT, 2, 8);
     check_model(t, BERT, 4, 8);
+}
+
+/* Masks in attention, after layers and of the embedding are one rank's, element for element. */
+TEST_ONCE(tensor_dropout)
+{
+    how = (zf_training){.loss = ZF_NONE};
+    dropout = 0.2;
+    check_model(t, BERT, 4, 4);
+    how.precision.dtype = ZF_BF16, how.recompute.mode = ZF_RECOMPUTE_LAYERS;
+    check_model(t, BERT, 2, 4);
+    how = (zf_training){.fuse.without = "all"};
+    check_model(t, BERT, 2, 2);
+    dropout = 0;
 }
 
 TEST_ONCE(tensor_bf16)

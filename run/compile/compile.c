@@ -500,6 +500,7 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_array_free(&memory, p->unwritten);
     zfi_array_free(&memory, p->rates);
     zfi_array_free(&memory, p->same.inputs);
+    zfi_free(&memory, p->own, (size_t)p->own_count * sizeof *p->own);
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
     zfi_store_give_up(p->store);
     zf_program_free(p->caches);

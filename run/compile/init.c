@@ -73,36 +73,15 @@ static void zfi_first_records(const zf_graph *g, const zfi_node *node, uint64_t 
     }
 }
 
-/* The element of the whole tensor that is element `i` of what a rank has; *run: how many follow it
- * in both, itself counted. */
-static int64_t zfi_whole_element(const zf_graph *g, const zfi_node *node, int32_t rank, int64_t i,
-                                 int64_t *run)
-{
-    const zfi_mesh mesh = zfi_mesh_of(g);
-    int64_t whole = 0, step = 1, inner = 1, rest = i;
-    *run = 0;
-    for (int32_t d = node->shape.rank - 1; d >= 0; d--) {
-        const int64_t dim = node->shape.dims[d];
-        int64_t place = 0, parts = 1;
-        for (uint16_t list = node->spread.at[d]; list; list >>= ZFI_AXIS_BITS) {
-            const int32_t ranks = zfi_mesh_size(mesh, list & 15);
-            place = place * ranks + zfi_mesh_place(mesh, list & 15, rank);
-            parts *= ranks;
-        }
-        whole += (place * dim + rest % dim) * step;
-        inner *= dim, rest /= dim, step *= dim * parts;
-        if (parts > 1 && !*run) *run = inner - i % inner;
-    }
-    return whole;
-}
-
 /* The same of any of them, as this rank has it: of a tensor that is cut, those of its part. */
 static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t seed, int32_t rank,
                              int64_t first, int64_t n, float *work, void *out)
 {
     const bool cut = zfi_spread_cut(&node->spread);
+    const zf_share share = zfi_share_of(g, node, rank);
     for (int64_t at = 0, count = n; at < n; at += count) {
-        const int64_t whole = cut ? zfi_whole_element(g, node, rank, first + at, &count) : first;
+        const int64_t whole =
+            cut ? zfi_whole_element(&share, &node->shape, first + at, &count) : first;
         void *to = (char *)out + (size_t)at * zf_dtype_size(node->dtype);
         count = zfi_min(count, n - at);
         if (node->op == ZF_OP_param && ZF_INT(node, param, bits))

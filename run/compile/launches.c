@@ -105,6 +105,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
     zf_array *args;
+    zfi_own_of_launch *own;
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         p->arg_count += g->nodes[g->order[i]].arg_count +
                         (zfi_saves(&g->nodes[g->order[i]]) ? ZF_MAX_SAVED : 0);
@@ -114,6 +115,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
     p->sums_outputs = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->sums_outputs);
     args = p->args = zfi_calloc(&p->memory, (size_t)p->arg_count, sizeof *p->args);
     if (!p->launches || !args || !p->waits_for || !p->sums_outputs) return zfi_graph_nomem(g);
+    if (zfi_make_own(p)) return g->error.status;
+    own = p->own;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zf_backend *runs;
@@ -130,6 +133,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.backend = runs->self;
         l.error = &g->error;
         l.comm = p->comm;
+        if (own && own < p->own + p->own_count) own += zfi_set_own(p, id, &l, own);
         if (zfi_has(g, id, ZF_OP_COLLECTIVE)) l.group = zfi_group_of_launch(p, &l);
         if (runs->check && runs->check(runs->self, &l)) return g->error.status;
         scratch = runs->scratch(runs->self, &l);

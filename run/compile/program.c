@@ -68,6 +68,8 @@ struct zf_program {
     int32_t section_count, section_room;
     int32_t launch_count, launch_room, micro_end, arg_count;
     zf_array *args;      /* the operands of all launches */
+    struct zfi_own_of_launch *own; /* what some have of their own (share.c) */
+    int32_t own_count;
     const zf_comm *comm; /* NULL: one rank */
     uint64_t *hashes;    /* of the ranks' plans; this rank's first */
     bool agreed;         /* all ranks have the same plan */

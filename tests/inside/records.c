@@ -148,6 +148,8 @@ void cut_attributes(const zf_graph *g, int32_t id, int letter, int64_t parts, in
     attributes[of.shape].list.data = list;
 }
 
+int draws_by(int op) { return (int)zfi_records[op]->draws; }
+
 const char *cuts_text(int op) { return zfi_records[op]->cuts; }
 
 const char *cuts_wrong(int op, const char *text) { return zfi_cuts_wrong(zfi_records[op], text); }

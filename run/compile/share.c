@@ -1,0 +1,88 @@
+/* What a launch has of its own on this rank, where ranks share a value: its share of random numbers,
+ * and the number of the first row of its part of a table. The text of the graph is that of all
+ * ranks. */
+
+/* This rank's share of a value that is cut. */
+static zf_share zfi_share_of(const zf_graph *g, const zfi_node *node, int32_t rank)
+{
+    const zfi_mesh mesh = zfi_mesh_of(g);
+    zf_share share = {.whole = node->shape};
+    for (int32_t d = 0; d < node->shape.rank; d++) {
+        int64_t place = 0, parts = 1;
+        for (uint16_t list = node->spread.at[d]; list; list >>= ZFI_AXIS_BITS) {
+            const int32_t ranks = zfi_mesh_size(mesh, list & 15);
+            place = place * ranks + zfi_mesh_place(mesh, list & 15, rank);
+            parts *= ranks;
+        }
+        share.at[d] = place * node->shape.dims[d];
+        share.whole.dims[d] *= parts;
+    }
+    return share;
+}
+
+/* What a launch has of its own. */
+typedef struct zfi_own_of_launch {
+    zf_share share;
+    zf_attribute attributes[ZF_MAX_ATTRIBUTES];
+} zfi_own_of_launch;
+
+/* The value of the node by which its random numbers are counted; 0: it is not cut, or draws none. */
+static int32_t zfi_drawn_by(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    const zfi_drawing draws = g->records[node->op]->draws;
+    const int32_t value = draws == ZFI_DRAWS_AS_FIRST ? node->args[0] : id;
+    if (!draws || zfi_node_stream(g, node) < 0 || !zfi_spread_cut(&g->nodes[value].spread)) return 0;
+    return value;
+}
+
+/* The letter by which rows of the node's table are counted, where the table is cut; *of: a value
+ * that has it, at dimension *d. -1: there is none. */
+static int32_t zfi_cut_table(const zf_graph *g, const zfi_node *node, zfi_cuts *cuts, int32_t *of,
+                             int32_t *d)
+{
+    bool cut = false;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        cut |= zfi_spread_cut(&g->nodes[node->args[k]].spread) != 0;
+    if (!cut || !g->records[node->op]->cuts || !strchr(g->records[node->op]->cuts, '+') ||
+        !zfi_cut_of(g, node, cuts))
+        return -1;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        for (*d = 0; cuts->given[k] && *d < g->nodes[node->args[k]].shape.rank; ++*d) {
+            const int32_t l = cuts->at[k][*d];
+            *of = node->args[k];
+            if (l >= 0 && cuts->letter[l].first >= 0 && g->nodes[*of].spread.at[*d]) return l;
+        }
+    return -1;
+}
+
+/* Sets what the launch of a node has of its own; false: it has nothing. */
+static bool zfi_set_own(const zf_program *p, int32_t id, zf_launch *l, zfi_own_of_launch *own)
+{
+    const zf_graph *g = p->graph;
+    const int32_t drawn = zfi_drawn_by(g, id);
+    zfi_cuts cuts;
+    int32_t of, d, letter = zfi_cut_table(g, &g->nodes[id], &cuts, &of, &d);
+    if (drawn) own->share = zfi_share_of(g, &g->nodes[drawn], p->run.rank), l->share = &own->share;
+    if (letter < 0) return drawn != 0;
+    memcpy(own->attributes, l->attributes, sizeof own->attributes);
+    own->attributes[cuts.letter[letter].first].i +=
+        zfi_share_of(g, &g->nodes[of], p->run.rank).at[d];
+    l->attributes = own->attributes;
+    return true;
+}
+
+/* Room for what launches have of their own. */
+static zf_status zfi_make_own(zf_program *p)
+{
+    const zf_graph *g = p->graph;
+    if (!g->axes.count) return ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        zf_launch l = {.attributes = g->nodes[g->order[i]].attributes};
+        zfi_own_of_launch own;
+        p->own_count += zfi_set_own(p, g->order[i], &l, &own);
+    }
+    if (!p->own_count) return ZF_OK;
+    p->own = zfi_calloc(&p->memory, (size_t)p->own_count, sizeof *p->own);
+    return p->own ? ZF_OK : zfi_graph_nomem(p->graph);
+}

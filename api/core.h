@@ -634,7 +634,8 @@ typedef struct zf_attention_desc {
     /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and the keys before it.
      * Scores of other keys are not computed */
     bool causal;
-    /* For causal attention: query m sees only the last `window` of these keys. 0: all */
+    /* With `causal` query m sees only the last `window` of these keys, without it key n where |n -
+     * (m + N - M)| < window. 0: all */
     int64_t window;
     /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
      * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */

@@ -24,7 +24,7 @@
  * kv_heads d. Head j of q reads head j / (heads / kv_heads) of k and v (Ainslie et al. 2023); dK
  * and dV are sums over these heads of q, in their order. The bias broadcasts to [B,heads,M,N].
  * causal: query m sees key n where n <= m + N - M. With a window W, n > m + N - M - W is necessary
- * too. Other keys have probability 0. Dropout has the mask of the operator dropout {p stream} on a
+ * too; without causal also n < m + N - M + W. Other keys have probability 0. Dropout has the mask of the operator dropout {p stream} on a
  * tensor [B,heads,M,N]. A row of scores is empty when its query sees no key, or all its scores are
  * -inf: y is 0 there. A row with NaN or +inf among its scores gives NaN.
  *
@@ -223,7 +223,9 @@ static double zfi_listed_reach(const zf_launch *l, int64_t n, int64_t window, in
 
 static double zfi_attention_reach(const zf_launch *l, int64_t n)
 {
-    return zfi_listed_reach(l, n, ZF_INT(l, attention, window), ZF_INT(l, attention, block),
+    int64_t window = ZF_INT(l, attention, window);
+    if (window && window < n && !ZF_INT(l, attention, causal)) window = 2 * window - 1;
+    return zfi_listed_reach(l, n, window, ZF_INT(l, attention, block),
                             ZF_INT(l, attention, layouts));
 }
 

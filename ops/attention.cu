@@ -63,6 +63,7 @@ typedef struct zfd_heads {
     int64_t count;      /* heads of all examples */
     int heads, m, n, d; /* m queries, n keys */
     int group, window;  /* heads of q that read one of k and v; 0: no window */
+    int ahead;          /* with `causal` the keys after its own that a query sees: of a window both ways */
     const int *documents; /* [examples, m, 2], or NULL */
     zfd_listed blocks;
     float scale;        /* the scale times log2 e */
@@ -132,7 +133,9 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->v = packed ? zfd_after(x->data, hidden + kv_hidden, size) : x[2].data;
     a->scale = (float)(at[3].f * 1.4426950408889634);
     a->cap = (float)(ZF_FLOAT(l, attention, cap) * 1.4426950408889634);
-    a->causal = at[4].i != 0;
+    a->causal = at[4].i != 0 || a->window;
+    a->ahead = a->causal && !at[4].i ? a->window - 1 : 0;
+    a->window += a->ahead;
     a->well = zfd_lies_well(row, size, a->q, a->k, a->v) && a->kv_row * size % 16 == 0 &&
               a->d * size % 16 == 0;
     a->drop = zfd_dropout_of(l, at[0].f, at[1].i, a->count * m * n);
@@ -173,7 +176,7 @@ __device__ __forceinline__ int64_t zfd_token_at(const zfd_heads &a, const zfd_on
  * query. */
 __device__ __forceinline__ int zfd_sees(const zfd_heads &a, int m)
 {
-    int seen = a.causal ? max(0, min(a.n, m + 1 + a.n - a.m)) : a.n;
+    int seen = a.causal ? max(0, min(a.n, m + 1 + a.n - a.m + a.ahead)) : a.n;
     return m < a.m ? seen : 0;
 }
 
@@ -187,7 +190,7 @@ __device__ __forceinline__ zfd_range zfd_keys_seen(const zfd_heads &a, const zfd
                                                    int m)
 {
     zfd_range x = {0, zfd_sees(a, m)};
-    if (a.window) x.first = max(0, x.end - a.window);
+    if (a.window && m < a.m) x.first = max(0, m + 1 + a.n - a.m + a.ahead - a.window);
     if (a.documents && m < a.m) {
         const int *of = a.documents + 2 * ((int64_t)head.example * a.m + m);
         x.first = max(x.first, of[0]), x.end = max(0, min(x.end, of[1]));
@@ -210,8 +213,8 @@ __device__ __forceinline__ zfd_range zfd_queries_of(const zfd_heads &a, const zf
                                                     int n, int count)
 {
     const int last = min(n + count, a.n) - 1;
-    zfd_range x = {a.causal ? max(0, n + a.m - a.n) : 0, a.m};
-    if (a.window) x.end = max(0, min(x.end, last + a.window + a.m - a.n));
+    zfd_range x = {a.causal ? max(0, n + a.m - a.n - a.ahead) : 0, a.m};
+    if (a.window) x.end = max(0, min(x.end, last + a.window + a.m - a.n - a.ahead));
     if (a.documents && last >= 0) {
         const int *of = a.documents + 2 * (int64_t)head.example * a.m;
         x.first = max(x.first, of[2 * n]), x.end = min(x.end, of[2 * last + 1]);

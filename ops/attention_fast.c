@@ -285,8 +285,8 @@ static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_
                         zfi_min(c->queries, zfi_attention_queries(a, b) - m),
                         n,
                         zfi_min(c->keys, a->n - n),
-                        a->causal ? m + 1 + zfi_attention_past(a, b) - n : INT64_MAX / 4,
-                        a->window < a->n ? a->window : INT64_MAX / 2,
+                        a->causal ? zfi_attention_reaches(a, b, m) - n : INT64_MAX / 4,
+                        a->window < a->n + a->ahead ? a->window : INT64_MAX / 2,
                         a->documents ? a->documents + 2 * (b * a->m + m) : NULL};
 }
 

@@ -9,6 +9,7 @@ typedef struct zfi_attention {
     int64_t kv_heads, group;          /* group = heads / kv_heads */
     int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
     int64_t window;                   /* the keys that a query sees, at most; n: no window */
+    int64_t ahead; /* with `causal` the keys after its own that a query sees: of a window both ways */
     const zf_array *q, *k, *v, *bias; /* bias may be NULL */
     /* Of attention to a cache (cache.c): [batch], keys before the first query, and the queries of
      * an example; NULL otherwise */
@@ -183,9 +184,6 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
     if (window < 0)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "window = %lld must not be negative",
                               (long long)window);
-    if (window && !ZF_INT(c, attention, causal))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a window of %lld keys needs causal attention",
-                              (long long)window);
     if (!isfinite(scale))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", scale);
     if (zfi_infer_cap(c, ZF_FLOAT(c, attention, cap))) return ZF_ERR_ARGUMENT;
@@ -328,6 +326,16 @@ static zf_share zfi_attention_share(const zf_share *y, const zfi_attention *a)
         .at = {y->at[0], y->at[2] / a->d, y->at[1], 0}};
 }
 
+/* The window of an operator: without `causal` one of both ways, as a causal one that is moved. */
+static void zfi_attention_narrow(zfi_attention *a, int64_t window)
+{
+    a->window = a->n;
+    if (!window || window >= a->n) return;
+    a->window = window;
+    if (a->causal) return;
+    a->causal = true, a->ahead = window - 1, a->window = 2 * window - 1;
+}
+
 /* The operands of a launch from number `first` on. */
 static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
 {
@@ -358,7 +366,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     o.block = ZF_INT(l, attention, block), o.layouts = ZF_INT(l, attention, layouts);
     if (o.block) o.lists = l->args[l->arg_count - 1].data;
     if (o.block) o.blocks = zfi_div_up(o.n, o.block);
-    o.window = ZF_INT(l, attention, window) ? zfi_min(ZF_INT(l, attention, window), o.n) : o.n;
+    zfi_attention_narrow(&o, ZF_INT(l, attention, window));
     o.keep = 1;
     if (l->run && !l->run->evaluate && ZF_FLOAT(l, attention, p) > 0) {
         as_dropout.out.shape = o.scores;
@@ -376,17 +384,23 @@ static int64_t zfi_attention_queries(const zfi_attention *a, int64_t b)
     return a->count ? zfi_get_integer(a->count, b) : a->m;
 }
 
-/* Of causal attention: the place among the keys of example b's first query. */
+/* The place among the keys of example b's first query. */
 static int64_t zfi_attention_past(const zfi_attention *a, int64_t b)
 {
     return a->past ? zfi_get_integer(a->past, b) : a->n - a->m;
+}
+
+/* The keys up to the last that query `m` of example b sees, if there were as many; with `causal`. */
+static int64_t zfi_attention_reaches(const zfi_attention *a, int64_t b, int64_t m)
+{
+    return m + 1 + zfi_attention_past(a, b) + a->ahead;
 }
 
 /* The keys that query `m` of example b sees, without documents: the last of these is the end. */
 static int64_t zfi_attention_until(const zfi_attention *a, int64_t b, int64_t m)
 {
     if (m >= zfi_attention_queries(a, b)) return 0;
-    return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + zfi_attention_past(a, b))) : a->n;
+    return a->causal ? zfi_max(0, zfi_min(a->n, zfi_attention_reaches(a, b, m))) : a->n;
 }
 
 /* Query `m` of example b sees keys zfi_attention_first to zfi_attention_seen - 1; of a block mask,
@@ -399,7 +413,8 @@ static int64_t zfi_attention_seen(const zfi_attention *a, int64_t b, int64_t m)
 
 static int64_t zfi_attention_first(const zfi_attention *a, int64_t b, int64_t m)
 {
-    const int64_t first = zfi_max(0, zfi_attention_until(a, b, m) - a->window);
+    const int64_t end = a->ahead ? zfi_attention_reaches(a, b, m) : zfi_attention_until(a, b, m),
+                  first = zfi_max(0, end - a->window);
     return a->documents ? zfi_max(first, a->documents[2 * (b * a->m + m)]) : first;
 }
 

@@ -125,12 +125,13 @@ static zf_tensor plain(session *s, const form *f, zf_dtype dtype)
                          : zf_graph_find(s->graph, names[k]);
         at = end;
     }
-    if (f->causal) {
+    if (f->causal || f->window) {
         static double hidden_keys[MOST * 8];
         zf_tensor unseen;
         for (int64_t i = 0; i < f->m * f->n; i++) {
             int64_t last = i / f->n + f->n - f->m, n = i % f->n;
-            bool seen = n <= last && (!f->window || n > last - f->window);
+            bool seen = (!f->causal || n <= last) && (!f->window || n > last - f->window) &&
+                        (f->causal || n < last + f->window);
             hidden_keys[i] = seen ? 0 : -INFINITY;
         }
         unseen = zf_values(s->graph, dtype, ZF_SHAPE(f->m, f->n), hidden_keys);
@@ -340,6 +341,8 @@ TEST_ONCE(attention_agrees_with_the_plain_graph)
             {1, 3, (n + 1) / 2, n, 8, false, true, NO_BIAS, 0.5, false, 1, n / 8 + 1},
             {1, 1, n, n / 4 + 1, 24, false, true, OF_QUERIES, 0.1, false, 0, 0},
             {2, 2, n / 2 + 1, n, 3, false, false, OF_KEYS, 0, true, 1, 0},
+            {1, 2, n, n, 16, true, false, NO_BIAS, 0.1, false, 1, n / 6 + 1},
+            {1, 1, (n + 1) / 2, n, 8, false, false, OF_ALL, 0, false, 0, n / 2 + 2},
         };
         for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
             for (int type = 0; type < 3; type++) {
@@ -560,8 +563,6 @@ static const struct {
      "%1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=3 kv_heads=2",
      "attention: kv_heads = 2 must be a divisor of the 3 heads; %1 = f32[2,3,12]"},
-    {"f32[2,3,12]", "heads=2 window=3",
-     "attention: a window of 3 keys needs causal attention; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=2 window=-1 causal=true",
      "attention: window = -1 must not be negative; %1 = f32[2,3,12]"},
     {"f32[2,12]", "heads=2",

@@ -69,6 +69,7 @@ static bool sees(const form *f, int64_t b, int64_t h, int64_t m, int64_t n)
     const int64_t block = s.mask ? zf_block_mask_info_of(s.mask).block : 1;
     return (!s.mask || zf_block_mask_sees(s.mask, h, m / block, n / block)) &&
            (!f->causal || n <= m) && (!f->window || n > m - f->window) &&
+           (f->causal || !f->window || n < m + f->window) &&
            (!f->documents || segment_of(f, b, m) == segment_of(f, b, n));
 }
 
@@ -353,4 +354,6 @@ static const form forms[] = {
     FORM(.tokens = 257, .heads = 2, .kv = 1, .d = 7, .documents = true, .causal = true),
     FORM(.tokens = 300, .heads = 2, .d = 16, .documents = true, .causal = true, .window = 33,
          .bias = true),
+    FORM(.layout = "window,block=64", .tokens = 300, .heads = 2, .kv = 1, .d = 16, .window = 40,
+         .documents = true),
 };

@@ -118,6 +118,12 @@ PACKED_GRAD(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9 cap
 APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true window=40 cap=0.4"),
 /* Fewer heads of k and v; windows. */
 PACKED(1, 70, 64, 128, 4, "kv_heads=2 scale=0.25 causal=true window=20"),
+PACKED(1, 200, 64, 192, 1, "scale=0.25 window=20"),
+PACKED(2, 136, 128, 384, 2, "scale=0.2 p=0.1 stream=5 window=100"),
+APART(70, 136, 128, 2, "scale=0.2 window=9"),
+PACKED_GRAD(1, 264, 64, 192, 1, "scale=0.125 window=33"),
+PACKED_GRAD(1, 65, 48, 144, 2, "scale=0.25 p=0.1 stream=2 window=40"),
+APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 window=40"),
 PACKED(1, 136, 256, 384, 4, "kv_heads=1 scale=0.125 p=0.1 stream=5"),
 PACKED(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9"),
 APART(130, 72, 128, 2, "scale=0.2 causal=true window=30"),

@@ -337,6 +337,7 @@ ZFI_PLAIN_BEGINS
 #include "run/step/lockstep.c"
 #include "nn/schedule.c"
 #include "nn/layers.c"
+#include "nn/block.c"
 #include "nn/train.c"
 #include "nn/fit.c"
 #include "nn/check.c"

@@ -746,6 +746,43 @@ typedef struct zf_nn_encoder_desc {
  * [batch, heads, tokens, tokens]. */
 ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc);
 
+/* Names of the parameters of a block, each with .weight and .bias; NULL: those given here. */
+typedef struct zf_nn_block_names {
+    const char *norm, *q, *k, *v, *out; /* "self.norm", "self.q", ... */
+    const char *cross_norm, *cross_q, *cross_k, *cross_v, *cross_out; /* "cross.norm", ... */
+    const char *feed_norm, *up, *gate, *down; /* "mlp.norm", "mlp.up", ... */
+} zf_nn_block_names;
+
+typedef struct zf_nn_block_desc {
+    /* Of x to itself, as zf_attention: heads and kv_heads (heads 0: one for every 64 of hidden),
+     * causal, window, mask, dropout, caches for generation */
+    zf_attention_desc attention;
+    zf_tensor memory; /* [batch, N, M], which x attends to after itself; ZF_NONE: there is none */
+    zf_attention_desc cross; /* of x to memory; heads 0: those of attention */
+    const zf_rope_desc *rope; /* of q and k of x; heads are set here; NULL: they are not rotated */
+    int64_t width;            /* of a head; 0: hidden / heads */
+    int64_t intermediate;     /* 0: 4 hidden */
+    zf_activation activation; /* of the second half: down(activation(up(x))), */
+    bool gated;               /* or down(activation(gate(x)) up(x)): with SILU it is SwiGLU */
+    bool rms_norm;            /* norms are RMS norms, else layer norms */
+    /* A norm after each part, of the sum with x; else one before each part, and a model then ends
+     * with a norm of its own */
+    bool post_norm;
+    bool no_bias;   /* products have no biases */
+    double dropout; /* of what a part adds to x */
+    double eps;     /* of norms; 0: 1e-5 */
+    double std;     /* of the weights; 0: 0.02 */
+    zf_layer_drop_desc layer_drop;  /* of what attention adds, and of the second half, whose `half`
+                                     * is set here */
+    const zf_nn_block_names *names; /* NULL: all as said there */
+} zf_nn_block_desc;
+
+/* A transformer block, x [batch, tokens, hidden] -> the same: attention of x to itself, attention to
+ * `memory` if there is one, and two products with an activation between them (Vaswani et al. 2017).
+ * It is an encoder's, a decoder's (attention.causal) or one with cross-attention. desc NULL:
+ * defaults. */
+ZF_API zf_tensor zf_nn_block(zf_tensor x, const zf_nn_block_desc *desc);
+
 typedef struct zf_check_gradient_desc {
     zf_allocator allocator; /* {0}: the C library's */
     double step;      /* an element is changed by it both ways; 0: 2^-7, of f64 2^-17 */

@@ -91,20 +91,29 @@ class Attend(nn.Module):
         return x + self.out(y)
 
 
+class Feed(nn.Module):
+    def __init__(self, wide=12):
+        super().__init__()
+        self.norm = nn.LayerNorm(wide)
+        self.up, self.down = nn.Linear(wide, 4 * wide), nn.Linear(4 * wide, wide)
+
+    def forward(self, x):
+        return x + self.down(F.relu(self.up(self.norm(x))))
+
+
 class Layer(nn.Module):
-    def __init__(self, cross, wide=12):
+    def __init__(self, cross):
         super().__init__()
         self.self = Attend()
         if cross:
             self.cross = Attend()
-        self.norm = nn.LayerNorm(wide)
-        self.fc1, self.fc2 = nn.Linear(wide, 4 * wide), nn.Linear(4 * wide, wide)
+        self.mlp = Feed()
 
     def forward(self, x, memory):
         x = self.self(x, causal=memory is not None)
         if memory is not None:
             x = self.cross(x, memory)
-        return x + self.fc2(F.relu(self.fc1(self.norm(x))))
+        return self.mlp(x)
 
 
 class Stack(nn.Module):

@@ -663,6 +663,53 @@ typedef struct zf_attention_desc {
  * first of its document and the one after the last. */
 ZF_BUILDER zf_tensor zf_documents(zf_tensor segments);
 
+typedef struct zf_route_desc {
+    int64_t k;      /* experts of a token; 0: 2 */
+    bool sigmoid;   /* scores are sigmoid(logits), not softmax(logits) */
+    bool normalize; /* weights are divided by their sum */
+    /* Experts form groups of neighbours, of which `kept` are chosen from: those whose two largest
+     * scores have the largest sum. 0: there are none */
+    int64_t groups, kept;
+    double scale;   /* weights are multiplied by it; 0: 1 */
+    zf_tensor bias; /* [experts], added to scores for the choice alone; ZF_NONE: none */
+    /* Receive the experts of each token, i32 [tokens, k], the one with the largest score first, and
+     * the scores of all, [tokens, experts], through which gradients flow. NULL: not wanted */
+    zf_tensor *experts, *scores;
+} zf_route_desc;
+
+/* Mixture of experts: the weights [tokens, k] of the k experts that each token is given to, from the
+ * router's logits [tokens, experts]; of equal scores that of the lowest expert is first. Weights and
+ * scores are f32, of f64 f64. A NaN is an error of the step. desc NULL: defaults. */
+ZF_BUILDER zf_tensor zf_route(zf_tensor logits, const zf_route_desc *desc);
+
+typedef struct zf_expert_rows_desc {
+    int64_t experts;      /* how many there are */
+    int64_t rows;         /* how many there may be; 0: tokens k, or experts capacity */
+    int64_t capacity;     /* rows of each expert, which drops the choices beyond it; 0: it drops none */
+    /* With a capacity: float [tokens, k]; the largest stay. ZF_NONE: the first. First choices of
+     * tokens stay before second ones */
+    zf_tensor priority;
+    /* Receive the first row of each expert and its end, i32 [experts, 2]; the row of each choice,
+     * i32 [tokens, k], the number of rows where it was dropped; and the choices of each expert, i32
+     * [experts], also those that are dropped. NULL: not wanted */
+    zf_tensor *bounds, *slots, *counts;
+} zf_expert_rows_desc;
+
+/* A row for each choice [tokens, k] of an expert, i32 or i64: i32 [rows], in the order of experts,
+ * then of choices. A row has the number of its choice, token k + place, or tokens k if it is free.
+ * More choices than rows are an error of the step, which says how many there are. */
+ZF_BUILDER zf_tensor zf_expert_rows(zf_tensor experts, const zf_expert_rows_desc *desc);
+
+/* The rows of experts, [rows, n], of x [tokens, n]; free ones are 0. `rows`, `slots`: of
+ * zf_expert_rows. */
+ZF_BUILDER zf_tensor zf_dispatch(zf_tensor x, zf_tensor rows, zf_tensor slots);
+/* The sum of each token's rows times its weights [tokens, k], [tokens, n]: in ascending order of
+ * experts, in f32. weights ZF_NONE: 1. */
+ZF_BUILDER zf_tensor zf_combine(zf_tensor x, zf_tensor rows, zf_tensor slots, zf_tensor weights);
+/* y[r] = x[r] w[e]^T of the rows x [rows, k] of each expert e by its matrix, w [experts, n, k];
+ * `bounds`: of zf_expert_rows. Rows of no expert are 0. */
+ZF_BUILDER zf_tensor zf_grouped_linear(zf_tensor x, zf_tensor w, zf_tensor bounds);
+
 /* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
  * ever in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads one
  * after the other in the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all

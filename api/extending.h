@@ -185,6 +185,15 @@
       A(masked_softmax_grad, stream, i) A(masked_softmax_grad, scale, f))                          \
     X(affine, 2, 3, )                                                                              \
     X(documents, 1, 1, B(documents, UNARY))                                                        \
+    X(route, 1, 2, A(route, form, e(softmax|sigmoid)) A(route, k, i) A(route, normalize, b)        \
+      A(route, groups, i) A(route, kept, i) A(route, scale, f))                                    \
+    X(expert_rows, 1, 2, A(expert_rows, experts, i) A(expert_rows, rows, i)                        \
+      A(expert_rows, capacity, i))                                                                 \
+    X(dispatch, 3, 4, )                                                                            \
+    X(combine, 3, 4, )                                                                             \
+    X(choice_dots, 4, 4, )                                                                         \
+    X(grouped_linear, 3, 3, A(grouped_linear, transpose, b))                                       \
+    X(grouped_outer, 3, 3, )                                                                       \
     X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
       A(attention, window, i) A(attention, documents, b) A(attention, block, i)                    \

@@ -96,6 +96,11 @@
 #define zf_block_mask_lists(g, ...)                                                                \
     zf_block_mask_lists(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_documents(x) zf_documents(zf_at((x), __FILE__, __LINE__))
+#define zf_route(x, ...) zf_route(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_expert_rows(x, ...) zf_expert_rows(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_dispatch(x, ...) zf_dispatch(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_combine(x, ...) zf_combine(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_grouped_linear(x, ...) zf_grouped_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_attention(x, ...) zf_attention(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_residual_layer_norm(x, ...)                                                             \
     zf_residual_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -203,6 +208,11 @@
 #undef zf_swiglu
 #undef zf_block_mask_lists
 #undef zf_documents
+#undef zf_route
+#undef zf_expert_rows
+#undef zf_dispatch
+#undef zf_combine
+#undef zf_grouped_linear
 #undef zf_attention
 #undef zf_residual_layer_norm
 #undef zf_residual_rms_norm

@@ -139,6 +139,33 @@ static zf_status zfd_until(zfd_cuda *c, cudaEvent_t event, zf_error *error)
 
 /* ------------------------------------------------------------------------------- faults */
 
+/* An error of experts (ops/route.c, experts.c, grouped_linear.c). */
+static zf_status zfd_expert_fault(const zfd_fault &f, zf_error *error)
+{
+    const char *name = zf_op_name((zf_op)f.op);
+    switch (f.kind) {
+    case ZFD_FAULT_ROUTE:
+        return zfd_cuda_fail(error, ZF_ERR_NAN,
+                             "route %%%d: the router's logits of token %lld have a NaN",
+                             (int)f.node, f.element);
+    case ZFD_FAULT_EXPERT:
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s %%%d: choice %lld is expert %lld; it must be at least 0 and less "
+                             "than %lld",
+                             name, (int)f.node, f.element, f.value, f.limit);
+    case ZFD_FAULT_ROWS:
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s %%%d: %lld choices need as many rows, and there are %lld; expert "
+                             "%lld has %lld of them",
+                             name, (int)f.node, f.value, f.limit, f.element, f.ignored);
+    default:
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s %%%d: expert %lld has rows %lld to %lld of %lld; bounds must "
+                             "ascend",
+                             name, (int)f.node, f.element, f.value, f.ignored, f.limit);
+    }
+}
+
 /* The first error that kernels have reported, in the words of the CPU's kernels. */
 static zf_status zfd_take_fault(zfd_cuda *c, zf_error *error)
 {
@@ -148,6 +175,10 @@ static zf_status zfd_take_fault(zfd_cuda *c, zf_error *error)
     if (f.kind == ZFD_NO_FAULT) return ZF_OK;
     memset(c->fault, 0, sizeof *c->fault);
     switch (f.kind) {
+    case ZFD_FAULT_ROUTE:
+    case ZFD_FAULT_EXPERT:
+    case ZFD_FAULT_ROWS:
+    case ZFD_FAULT_BOUNDS: return zfd_expert_fault(f, error);
     case ZFD_FAULT_SCALE:
         return zfd_cuda_fail(error, ZF_ERR_NAN,
                              "step %lld: gradients are not finite at the least loss scale, %g; "

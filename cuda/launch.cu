@@ -33,6 +33,10 @@ typedef enum zfd_fault_kind {
     /* Example `element` has `value` tokens in caches of `limit`, and `ignored` new ones of
      * `least` */
     ZFD_FAULT_CACHE,
+    ZFD_FAULT_ROUTE,  /* the weights of token `element` are NaN */
+    ZFD_FAULT_EXPERT, /* choice `element` is expert `value`, outside [0, limit) */
+    ZFD_FAULT_ROWS,   /* `value` choices for `limit` rows; expert `element` has `ignored` of them */
+    ZFD_FAULT_BOUNDS, /* expert `element` has rows `value` to `ignored` of `limit` */
     ZFD_FAULT_SCALE  /* gradients are non-finite at the loss scale `least` */
 } zfd_fault_kind;
 

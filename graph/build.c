@@ -877,6 +877,55 @@ ZF_API zf_tensor zf_top_k(zf_tensor x, int64_t k, zf_tensor *places)
     return zf_valid(at) ? zf_gather(x, at, -1) : at;
 }
 
+/* Sets *to, if it is wanted, to saved value `index` of x. */
+static void zfi_give_saved(zf_tensor *to, zf_tensor x, int64_t index)
+{
+    if (to) *to = zf_valid(x) ? zfi_saved(x, index) : x;
+}
+
+ZF_API zf_tensor zf_route(zf_tensor logits, const zf_route_desc *desc)
+{
+    const zf_route_desc d = desc ? *desc : (zf_route_desc){.k = 0};
+    const zf_tensor y =
+        zfi_build(ZF_OP_route, zfi_is_operand(d.bias) ? 2 : 1, (zf_tensor[]){logits, d.bias},
+                  zfi_with({.i = d.sigmoid}, {.i = d.k ? d.k : 2}, {.i = d.normalize},
+                           {.i = d.groups}, {.i = d.kept}, {.f = d.scale}));
+    zfi_give_saved(d.experts, y, 0);
+    zfi_give_saved(d.scores, y, 1);
+    return y;
+}
+
+ZF_API zf_tensor zf_expert_rows(zf_tensor experts, const zf_expert_rows_desc *desc)
+{
+    zf_expert_rows_desc d = desc ? *desc : (zf_expert_rows_desc){.experts = 0};
+    zf_tensor y;
+    if (!d.rows && zf_valid(experts))
+        d.rows = d.capacity ? d.capacity * d.experts : zf_shape_count(zf_tensor_shape(experts));
+    y = zfi_build(ZF_OP_expert_rows, zfi_is_operand(d.priority) ? 2 : 1,
+                  (zf_tensor[]){experts, d.priority},
+                  zfi_with({.i = d.experts}, {.i = d.rows}, {.i = d.capacity}));
+    zfi_give_saved(d.bounds, y, 0);
+    zfi_give_saved(d.slots, y, 1);
+    zfi_give_saved(d.counts, y, 2);
+    return y;
+}
+
+ZF_API zf_tensor zf_dispatch(zf_tensor x, zf_tensor rows, zf_tensor slots)
+{
+    return zfi_op(dispatch, NULL, x, rows, slots);
+}
+
+ZF_API zf_tensor zf_combine(zf_tensor x, zf_tensor rows, zf_tensor slots, zf_tensor weights)
+{
+    return zfi_build(ZF_OP_combine, zfi_is_operand(weights) ? 4 : 3,
+                     (zf_tensor[]){x, rows, slots, weights}, NULL);
+}
+
+ZF_API zf_tensor zf_grouped_linear(zf_tensor x, zf_tensor w, zf_tensor bounds)
+{
+    return zfi_op(grouped_linear, NULL, x, w, bounds);
+}
+
 ZF_API zf_tensor zf_one_hot(zf_tensor index, int64_t classes, zf_dtype to)
 {
     return zfi_op(one_hot, zfi_with({.i = classes}, {.i = to}), index);

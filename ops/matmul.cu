@@ -324,44 +324,53 @@ using zfd_gemm_by = typename std::conditional<sizeof(T) == 2, zfd_gemm_by_waves<
                                               zfd_gemm_by_threads<T>>::type;
 #endif
 
+/* Adds the tile of a product that begins at row m and column n; `part`: shared memory of the
+ * block. */
+template <class T, class WAY>
+__device__ __forceinline__ void zfd_gemm_sum(WAY &way, const zfd_gemm &g, const T *a, const T *b,
+                                             int64_t m, int64_t n, typename WAY::held *part)
+{
+    const int tile = WAY::tile, deep = WAY::deep;
+    typename WAY::held *part_b = part + tile * WAY::pitch;
+    for (int64_t k = 0; k < g.k; k += deep) {
+        for (int i = (int)threadIdx.x; i < tile * deep; i += ZFD_THREADS) { /* by neighbours */
+            const int at_m = g.turn_a ? i % tile : i / deep;
+            const int a_k = g.turn_a ? i / tile : i % deep;
+            const int at_n = g.turn_b ? i / deep : i % tile;
+            const int b_k = g.turn_b ? i % deep : i / tile;
+            const int64_t row_a = m + at_m, col_b = n + at_n;
+            float of = 0;
+            if (row_a < g.m && k + a_k < g.k)
+                of = zfd_to_f32(
+                    a[g.turn_a ? (k + a_k) * g.a_row + row_a : row_a * g.a_row + k + a_k]);
+            part[at_m * WAY::pitch + a_k] = zfd_from_f32<typename WAY::held>(of);
+            of = 0;
+            if (col_b < g.n && k + b_k < g.k)
+                of = zfd_to_f32(
+                    b[g.turn_b ? col_b * g.b_row + k + b_k : (k + b_k) * g.b_row + col_b]);
+            part_b[WAY::place_b(b_k, at_n)] = zfd_from_f32<typename WAY::held>(of);
+        }
+        __syncthreads();
+        way.add(part, part_b);
+        __syncthreads();
+    }
+}
+
 template <class T, class U, class WAY>
 static __global__ void __launch_bounds__(ZFD_THREADS)
     zfd_gemm_plain(zfd_gemm g, const T *a, const T *b, U *c, const U *added, const T *bias,
                    float alpha)
 {
-    const int tile = WAY::tile, deep = WAY::deep;
+    const int tile = WAY::tile;
     if (!WAY::there) return;
-    ZFD_SHARED(typename WAY::held, part_a);
-    typename WAY::held *part_b = part_a + tile * WAY::pitch;
+    ZFD_SHARED(typename WAY::held, part);
     const int64_t down = (g.m + tile - 1) / tile, right = (g.n + tile - 1) / tile;
     for (int64_t task = blockIdx.x; task < down * right * g.batch; task += gridDim.x) {
         const int64_t batch = task / (down * right);
         const int64_t m = task / right % down * tile, n = task % right * tile;
-        const T *of_a = a + batch * g.a_batch, *of_b = b + batch * g.b_batch;
         WAY way;
         way.clear();
-        for (int64_t k = 0; k < g.k; k += deep) {
-            for (int i = (int)threadIdx.x; i < tile * deep; i += ZFD_THREADS) { /* by neighbours */
-                const int at_m = g.turn_a ? i % tile : i / deep;
-                const int a_k = g.turn_a ? i / tile : i % deep;
-                const int at_n = g.turn_b ? i / deep : i % tile;
-                const int b_k = g.turn_b ? i % deep : i / tile;
-                const int64_t row_a = m + at_m, col_b = n + at_n;
-                float of = 0;
-                if (row_a < g.m && k + a_k < g.k)
-                    of = zfd_to_f32(of_a[g.turn_a ? (k + a_k) * g.a_row + row_a
-                                                  : row_a * g.a_row + k + a_k]);
-                part_a[at_m * WAY::pitch + a_k] = zfd_from_f32<typename WAY::held>(of);
-                of = 0;
-                if (col_b < g.n && k + b_k < g.k)
-                    of = zfd_to_f32(of_b[g.turn_b ? col_b * g.b_row + k + b_k
-                                                  : (k + b_k) * g.b_row + col_b]);
-                part_b[WAY::place_b(b_k, at_n)] = zfd_from_f32<typename WAY::held>(of);
-            }
-            __syncthreads();
-            way.add(part_a, part_b);
-            __syncthreads();
-        }
+        zfd_gemm_sum(way, g, a + batch * g.a_batch, b + batch * g.b_batch, m, n, part);
         way.each([&](int at_m, int at_n, float sum) {
             const int64_t row = m + at_m, col = n + at_n;
             if (row >= g.m || col >= g.n) return;

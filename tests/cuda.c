@@ -35,7 +35,7 @@ static const sized_case sized_cases[] = {
 #include "cuda/update.h"
 };
 
-enum { SIZED_CASES = sizeof sized_cases / sizeof sized_cases[0], ROWS = 128, SEEDS = 3 };
+enum { SIZED_CASES = sizeof sized_cases / sizeof sized_cases[0], ROWS = 192, SEEDS = 3 };
 
 /* -------------------------------------------------------------------- operands of their own
  *

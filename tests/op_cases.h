@@ -666,6 +666,58 @@ static const op_case cases[] = {
      "update:\nlamb_update %1, %2, %3, %4, %5 {beta1=0.9 beta2=0.99 eps=1e-06 weight_decay=0.1} : "
      "g[R,N]",
      NORM, 64, 0, MUTATES},
+    {"route", "u[R,K]", "route %1 {k=3} : g[R,3]", NORM, 24, 0, 0},
+    {"route", "u[R,K]", "route %1 {k=2 normalize=true scale=2.5} : g[R,2]", NORM, 24, 0, 0},
+    {"route", "u[R,12] v[12]",
+     "route %1, %2 {form=sigmoid k=3 normalize=true groups=4 kept=2} : g[R,3]", NORM, 24, 0, 0},
+    {"saved", "u[R,12] v[12]",
+     "route %1, %2 {form=sigmoid k=3 groups=3 kept=2} : g[R,3]\nsaved %3 : i32[R,3]", EXACT, 0, 0,
+     NO_GRADIENT},
+    {"saved", "q[R,K]", "route %1 {k=4} : g[R,4]\nsaved %2 : i32[R,4]", EXACT, 0, 0, NO_GRADIENT},
+    {"saved", "u[R,K]", "route %1 {k=2} : g[R,2]\nsaved %2 {index=1} : g[R,K]", NORM, 24, 0, 0},
+    {"expert_rows", "x[R,2]", "expert_rows %1 {experts=N rows=T} : i32[T]", EXACT, 0, 0,
+     NO_GRADIENT | NEEDS_N},
+    {"expert_rows", "y[R,3]", "expert_rows %1 {experts=N rows=W capacity=3} : i32[W]", EXACT, 0, 0,
+     NO_GRADIENT | NEEDS_N},
+    {"expert_rows", "x[R,2] s[R,2]",
+     "expert_rows %1, %2 {experts=N rows=W capacity=3} : i32[W]\nsaved %3 {index=1} : i32[R,2]",
+     EXACT, 0, 0, NO_GRADIENT | NEEDS_N},
+    {"saved", "x[R,2]", "expert_rows %1 {experts=N rows=T} : i32[T]\nsaved %2 : i32[N,2]", EXACT, 0,
+     0, NO_GRADIENT | NEEDS_N},
+    {"saved", "x[R,2]", "expert_rows %1 {experts=N rows=T} : i32[T]\nsaved %2 {index=2} : i32[N]",
+     EXACT, 0, 0, NO_GRADIENT | NEEDS_N},
+    {"dispatch", "f[R,M] x[R,2]",
+     "expert_rows %2 {experts=N rows=T} : i32[T]\nsaved %3 {index=1} : i32[R,2]\n"
+     "dispatch %1, %3, %4 : f[T,M]",
+     EXACT, 0, 0, NEEDS_N},
+    {"dispatch", "f[R,M] x[R,2] s[R,2]",
+     "expert_rows %2 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 {index=1} : i32[R,2]\n"
+     "dispatch %1, %4, %5, %3 : f[W,M]",
+     RELATIVE, 1, 0, NEEDS_N},
+    {"combine", "f[T,M] x[R,2]",
+     "expert_rows %2 {experts=N rows=T} : i32[T]\nsaved %3 {index=1} : i32[R,2]\n"
+     "combine %1, %3, %4 : f[R,M]",
+     TERMS, 2, 0, NEEDS_N},
+    {"combine", "f[W,M] x[R,3] s[R,3]",
+     "expert_rows %2 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 {index=1} : i32[R,3]\n"
+     "combine %1, %4, %5, %3 : f[R,M]",
+     TERMS, 6, 0, NEEDS_N},
+    {"choice_dots", "f[W,M] f[R,M] x[R,2]",
+     "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 {index=1} : i32[R,2]\n"
+     "choice_dots %1, %2, %4, %5 : g[R,2]",
+     TERMS, 24, 'M', NEEDS_N},
+    {"grouped_linear", "f[T,M] f[N,K,M] x[R,2]",
+     "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
+     "grouped_linear %1, %2, %5 : f[T,K]",
+     TERMS, 1, 'M', NEEDS_N},
+    {"grouped_linear", "f[W,M] f[N,M,K] x[R,2]",
+     "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 : i32[N,2]\n"
+     "grouped_linear %1, %2, %5 {transpose=true} : f[W,K]",
+     TERMS, 1, 'M', NEEDS_N},
+    {"grouped_outer", "f[T,M] f[T,K] x[R,2]",
+     "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
+     "grouped_outer %1, %2, %5 : f[N,M,K]",
+     TERMS, 1, 'T', NEEDS_N},
     {"lamb_apply", "w[R,N] f[R,N] p[] p[] p[]",
      "update:\nlamb_apply %1, %2, %3, %4, %5 {least=0.01 most=10}", NORM, 16, 0, MUTATES},
 };

@@ -42,6 +42,59 @@ static const struct {
     {IN(1, "f32[4096]") "%2 = squares %1 {world=4611686018427387904} : f64[34]\n",
      "world is 4611686018427387904: a bucket of 2^63 blocks or more"},
 
+    /* experts */
+    {IN(1, "i32[4,8]") "%2 = route %1 {k=2} : f32[4,2]\n",
+     "logits, float [tokens, experts], are needed"},
+    {IN(1, "f32[4,8]") "%2 = route %1 {k=9} : f32[4,9]\n",
+     "k = 9 of 8 experts; 1 to 8 of them are possible"},
+    {IN(1, "f32[4,8]") IN(2, "f32[7]") "%3 = route %1, %2 {k=2} : f32[4,2]\n",
+     "the bias must be f32[8]"},
+    {IN(1, "f32[4,8]") "%2 = route %1 {k=2 scale=-1} : f32[4,2]\n",
+     "scale = -1 must be finite and not negative; 0 means 1"},
+    {IN(1, "f32[4,8]") "%2 = route %1 {k=2 groups=3 kept=1} : f32[4,2]\n",
+     "groups = 3 of 8 experts: 1 to 64 groups of 2 experts or more are possible"},
+    {IN(1, "f32[4,8]") "%2 = route %1 {k=3 groups=4 kept=1} : f32[4,3]\n",
+     "kept = 1 of 4 groups of 2 experts; k = 3 experts must be among them"},
+    {IN(1, "f32[4,2]") "%2 = expert_rows %1 {experts=2 rows=8} : i32[8]\n",
+     "experts of choices, i32 or i64 [tokens, k], are needed"},
+    {IN(1, "i32[4,2]") IN(2, "f32[4]") "%3 = expert_rows %1, %2 {experts=2 rows=4 capacity=2} : "
+     "i32[4]\n",
+     "priorities must be float, of the choices' shape"},
+    {IN(1, "i32[4,2]") "%2 = expert_rows %1 {rows=8} : i32[8]\n",
+     "experts = 0, rows = 8 for 8 choices: experts must be 1 or more, and rows and choices fewer "
+     "than 2^31"},
+    {IN(1, "i32[4,2]") "%2 = expert_rows %1 {experts=2 rows=8 capacity=3} : i32[8]\n",
+     "capacity = 3 for 2 experts needs so many rows of each, not rows = 8"},
+    {IN(1, "i32[4,2]") IN(2, "f32[4,2]") "%3 = expert_rows %1, %2 {experts=2 rows=8} : i32[8]\n",
+     "priorities are only for a capacity"},
+    {IN(1, "i32[4,8]") IN(2, "i32[8]") IN(3, "i32[4,2]") "%4 = dispatch %1, %2, %3 : i32[8,8]\n",
+     "operand 0 must be float, of two dimensions"},
+    {IN(1, "f32[4,8]") IN(2, "i64[8]") IN(3, "i32[4,2]") "%4 = dispatch %1, %2, %3 : f32[8,8]\n",
+     "operand 1 must be the rows, i32 [rows]"},
+    {IN(1, "f32[8,8]") IN(2, "i32[8]") IN(3, "i32[4]") "%4 = combine %1, %2, %3 : f32[4,8]\n",
+     "operand 2 must be the rows of choices, i32 [tokens, k]"},
+    {IN(1, "f32[8,8]") IN(2, "i32[8]") IN(3, "i32[4,2]") IN(4, "f32[4]")
+     "%5 = combine %1, %2, %3, %4 : f32[4,8]\n",
+     "the weights must be float, of the choices' shape"},
+    {IN(1, "f32[8,8]") IN(2, "f32[4,7]") IN(3, "i32[8]") IN(4, "i32[4,2]")
+     "%5 = choice_dots %1, %2, %3, %4 : f32[4,2]\n",
+     "rows and tokens must have one dtype and width"},
+    {IN(1, "f32[8,4]") IN(2, "f32[2,3,5]") IN(3, "i32[2,2]")
+     "%4 = grouped_linear %1, %2, %3 : f32[8,3]\n",
+     "x [rows, k] and w [experts, n, k] are needed"},
+    {IN(1, "f32[8,4]") IN(2, "f32[2,5,3]") IN(3, "i32[2,2]")
+     "%4 = grouped_linear %1, %2, %3 {transpose=true} : f32[8,3]\n",
+     "x [rows, k] and w [experts, k, n] are needed"},
+    {IN(1, "f32[8,4]") IN(2, "bf16[2,3,4]") IN(3, "i32[2,2]")
+     "%4 = grouped_linear %1, %2, %3 : f32[8,3]\n",
+     "operands 0 and 1 must be float, of one dtype"},
+    {IN(1, "f32[8,4]") IN(2, "f32[2,3,4]") IN(3, "i32[2,3]")
+     "%4 = grouped_linear %1, %2, %3 : f32[8,3]\n",
+     "the bounds must be i32 [experts, 2]"},
+    {IN(1, "f32[8,4]") IN(2, "f32[7,4]") IN(3, "i32[2,2]")
+     "%4 = grouped_outer %1, %2, %3 : f32[2,4,4]\n",
+     "a [rows, n] and b [rows, k] are needed"},
+
     /* rows and shapes */
     {IN(1, "f32[4,4]") "%2 = documents %1 : i32[4,4,2]\n",
      "operand 0 must be i32 or i64 [batch, tokens]"},

@@ -1,0 +1,271 @@
+/* Products of the rows of each expert with its own matrix: grouped_linear, and grouped_outer, the
+ * gradient of the matrices.
+ *
+ *     %4 = grouped_linear %1, %2, %3 : f32[12,32]     of x [12,16], w [4,32,16], bounds i32[4,2]
+ *          y[r,n] = sum over k of x[r,k] w[e,n,k]     bounds[e,0] <= r < bounds[e,1]
+ *     %4 = grouped_linear %1, %2, %3 {transpose=true} : f32[12,32]          w [4,16,32]
+ *          y[r,n] = sum over k of x[r,k] w[e,k,n]
+ *     %4 = grouped_outer %1, %2, %3 : f32[4,32,16]    of a [12,32], b [12,16]
+ *          y[e,n,k] = sum over the rows r of e, ascending, of a[r,n] b[r,k]
+ *
+ *     dx = grouped_linear(dy, w), transposed the other way      dw = grouped_outer(dy, x)
+ *
+ * Bounds are data, ascending, as expert_rows (experts.c) saves them. Rows of no expert give 0, and
+ * an expert without rows has the product 0. Sums are those of matmul: in f32 and rounded once, of a
+ * row alone, whatever rows its expert has beside it. The reference sums in double. */
+
+static zf_status zfi_infer_grouped(zfi_infer *c, int64_t experts)
+{
+    const zfi_node *x = c->args[0], *y = c->args[1], *bounds = c->args[2];
+    if (!zfi_is_float(x->dtype) || x->dtype != y->dtype)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operands 0 and 1 must be float, of one dtype");
+    if (bounds->dtype != ZF_I32 || bounds->shape.rank != 2 || bounds->shape.dims[1] != 2 ||
+        (experts >= 0 && bounds->shape.dims[0] != experts))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bounds must be i32 [experts, 2]");
+    c->dtype = x->dtype;
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_grouped_linear(zfi_infer *c)
+{
+    const zf_shape *x = &c->args[0]->shape, *w = &c->args[1]->shape;
+    const int turned = ZF_INT(c, grouped_linear, transpose) ? 1 : 0;
+    if (x->rank != 2 || w->rank != 3 || x->dims[1] != w->dims[2 - turned])
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [rows, k] and w %s are needed",
+                              turned ? "[experts, k, n]" : "[experts, n, k]");
+    c->shape = ZF_SHAPE(x->dims[0], w->dims[1 + turned]);
+    return zfi_infer_grouped(c, w->dims[0]);
+}
+
+static zf_status zfi_infer_grouped_outer(zfi_infer *c)
+{
+    const zf_shape *a = &c->args[0]->shape, *b = &c->args[1]->shape;
+    if (a->rank != 2 || b->rank != 2 || a->dims[0] != b->dims[0])
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "a [rows, n] and b [rows, k] are needed");
+    c->shape = ZF_SHAPE(c->args[2]->shape.rank ? c->args[2]->shape.dims[0] : 0, a->dims[1],
+                        b->dims[1]);
+    return zfi_infer_grouped(c, -1);
+}
+
+static zf_tensor zfi_grouped_of(zf_tensor x, zf_tensor w, zf_tensor bounds, bool transpose)
+{
+    return zfi_op(grouped_linear, zfi_with({.i = transpose}), x, w, bounds);
+}
+
+static void zfi_grad_grouped_linear(zf_grad *c)
+{
+    const bool turned = ZF_INT(c, grouped_linear, transpose) != 0;
+    if (c->need[0]) c->dx[0] = zfi_grouped_of(c->dy, c->x[1], c->x[2], !turned);
+    if (c->need[1])
+        c->dx[1] = turned ? zfi_op(grouped_outer, NULL, c->x[0], c->dy, c->x[2])
+                          : zfi_op(grouped_outer, NULL, c->dy, c->x[0], c->x[2]);
+}
+
+static void zfi_grad_grouped_outer(zf_grad *c)
+{
+    if (c->need[0]) c->dx[0] = zfi_grouped_of(c->x[1], c->dy, c->x[2], false);
+    if (c->need[1]) c->dx[1] = zfi_grouped_of(c->x[0], c->dy, c->x[2], true);
+}
+
+/* ------------------------------------------------------------------------------ kernels */
+
+enum { ZFI_GROUPED_ROWS = 512 }; /* of a product: the rows of an expert are cut into so many */
+
+static int64_t zfi_bound(const zf_launch *l, int64_t expert, int end)
+{
+    return ((const int32_t *)l->args[2].data)[2 * expert + end];
+}
+
+static zf_status zfi_check_expert_bounds(const zf_launch *l)
+{
+    const int64_t rows = l->args[0].shape.dims[0];
+    int64_t before = 0;
+    for (int64_t e = 0; e < l->args[2].shape.dims[0]; e++) {
+        const int64_t first = zfi_bound(l, e, 0), end = zfi_bound(l, e, 1);
+        if (first < before || end < first || end > rows)
+            return zfi_fail(l->error, ZF_ERR_ARGUMENT,
+                            "%s %%%d: expert %lld has rows %lld to %lld of %lld; bounds must ascend",
+                            zf_launch_name(l), (int)l->node, (long long)e, (long long)first,
+                            (long long)end, (long long)rows);
+        before = end;
+    }
+    return ZF_OK;
+}
+
+/* The product of rows [first, end) of an expert. */
+static zfi_matmul_desc zfi_grouped_product(const zf_launch *l, int64_t expert, int64_t first,
+                                           int64_t end)
+{
+    const bool turned = ZF_INT(l, grouped_linear, transpose) != 0;
+    const int64_t k = l->args[0].shape.dims[1], n = l->out.shape.dims[1];
+    const zf_dtype dtype = l->out.dtype;
+    return (zfi_matmul_desc){.m = end - first,
+                             .n = n,
+                             .k = k,
+                             .batch = 1,
+                             .a = zfi_element(l->args[0].data, dtype, first * k),
+                             .b = zfi_element(l->args[1].data, dtype, expert * n * k),
+                             .c = zfi_element_of(l->out.data, dtype, first * n),
+                             .a_row = k,
+                             .a_col = 1,
+                             .b_row = turned ? n : 1,
+                             .b_col = turned ? 1 : k,
+                             .c_row = n,
+                             .dtype = dtype,
+                             .c_dtype = dtype};
+}
+
+/* The matrix of an expert of grouped_outer. */
+static zfi_matmul_desc zfi_outer_product(const zf_launch *l, int64_t expert, int64_t first,
+                                         int64_t end)
+{
+    const int64_t m = l->args[0].shape.dims[1], n = l->args[1].shape.dims[1];
+    const zf_dtype dtype = l->out.dtype;
+    return (zfi_matmul_desc){.m = m,
+                             .n = n,
+                             .k = end - first,
+                             .batch = 1,
+                             .a = zfi_element(l->args[0].data, dtype, first * m),
+                             .b = zfi_element(l->args[1].data, dtype, first * n),
+                             .c = zfi_element_of(l->out.data, dtype, expert * m * n),
+                             .a_row = 1,
+                             .a_col = m,
+                             .b_row = n,
+                             .b_col = 1,
+                             .c_row = n,
+                             .dtype = dtype,
+                             .c_dtype = dtype};
+}
+
+static size_t zfi_grouped_bytes(const zf_launch *l, const zfi_matmul_desc *d)
+{
+    return zfi_matmul_scratch(zfi_cpu_of(l)->isa, zfi_pool_threads(zfi_cpu_of(l)->pool), d);
+}
+
+/* The most scratch of a product of up to ZFI_GROUPED_ROWS rows. */
+static size_t zfi_scratch_grouped_linear(const zf_launch *l)
+{
+    const int64_t most = zfi_min(l->out.shape.dims[0], ZFI_GROUPED_ROWS);
+    size_t bytes = 0;
+    if (!zfi_by_tiles(l)) return 0;
+    for (int64_t m = 1; m <= most; m++) {
+        const zfi_matmul_desc d = zfi_grouped_product(l, 0, 0, m);
+        const size_t needs = zfi_grouped_bytes(l, &d);
+        if (needs > bytes) bytes = needs;
+    }
+    return bytes;
+}
+
+/* Scratch of grouped_outer depends on k by the length of a block of k, at most k_block words, by
+ * whether there are several, and by whether A is read in place; and of one row it is that row. */
+static size_t zfi_scratch_grouped_outer(const zf_launch *l)
+{
+    const zfi_tile *tile;
+    int64_t rows = l->args[0].shape.dims[0], block;
+    size_t bytes = (size_t)rows * sizeof(float);
+    if (!zfi_by_tiles(l) || !rows) return 0;
+    tile = zfi_tile_of_product(zfi_cpu_of(l)->isa, l->out.dtype);
+    block = (int64_t)tile->k_block * tile->per_word;
+    for (int i = 0; i < 6; i++) {
+        const int64_t k = i == 4 ? 1 : i == 5 ? rows : (i / 2 + 1) * block - i % 2;
+        const zfi_matmul_desc d = zfi_outer_product(l, 0, 0, k);
+        const size_t needs = zfi_grouped_bytes(l, &d);
+        if (needs > bytes) bytes = needs;
+    }
+    return bytes;
+}
+
+/* Rows [first, last) of the result are 0. */
+static void zfi_grouped_zero(const zf_launch *l, int64_t first, int64_t last)
+{
+    const size_t bytes = (size_t)l->out.shape.dims[1] * zf_dtype_size(l->out.dtype);
+    memset((char *)l->out.data + (size_t)first * bytes, 0, (size_t)(last - first) * bytes);
+}
+
+/* Elements [first, last) of grouped_linear. */
+static void zfi_grouped_plain(const zf_launch *l, int64_t first, int64_t last)
+{
+    const bool turned = ZF_INT(l, grouped_linear, transpose) != 0;
+    const int64_t k = l->args[0].shape.dims[1], n = l->out.shape.dims[1];
+    for (int64_t i = first; i < last; i++) {
+        const int64_t row = i / n, col = i % n;
+        int64_t e = 0;
+        double sum = 0;
+        while (e < l->args[2].shape.dims[0] && zfi_bound(l, e, 1) <= row) e++;
+        for (int64_t j = 0; j < k && e < l->args[2].shape.dims[0] && zfi_bound(l, e, 0) <= row; j++)
+            sum += zfi_get(&l->args[0], row * k + j) *
+                   zfi_get(&l->args[1], e * n * k + (turned ? j * n + col : col * k + j));
+        zfi_set(&l->out, i, sum);
+    }
+}
+
+/* Elements [first, last) of grouped_outer. */
+static void zfi_outer_plain(const zf_launch *l, int64_t first, int64_t last)
+{
+    const int64_t m = l->args[0].shape.dims[1], n = l->args[1].shape.dims[1];
+    for (int64_t i = first; i < last; i++) {
+        const int64_t e = i / (m * n);
+        double sum = 0;
+        for (int64_t r = zfi_bound(l, e, 0); r < zfi_bound(l, e, 1); r++)
+            sum += zfi_get(&l->args[0], r * m + i / n % m) * zfi_get(&l->args[1], r * n + i % n);
+        zfi_set(&l->out, i, sum);
+    }
+}
+
+static zf_status zfi_cpu_grouped_linear(const zf_launch *l)
+{
+    zf_status status = zfi_check_expert_bounds(l);
+    int64_t before = 0;
+    if (status || !zfi_count(&l->out)) return status;
+    if (!zfi_by_tiles(l)) {
+        zfi_split(l, zfi_count(&l->out), 1, zfi_grouped_plain);
+        return ZF_OK;
+    }
+    for (int64_t e = 0, end; e < l->args[2].shape.dims[0]; e++, before = end) {
+        end = zfi_bound(l, e, 1);
+        zfi_grouped_zero(l, before, zfi_bound(l, e, 0));
+        for (int64_t r = zfi_bound(l, e, 0), last; r < end; r = last) {
+            zfi_matmul_desc d;
+            last = zfi_min(r + ZFI_GROUPED_ROWS, end);
+            d = zfi_grouped_product(l, e, r, last);
+            zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
+        }
+    }
+    zfi_grouped_zero(l, before, l->out.shape.dims[0]);
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_grouped_outer(const zf_launch *l)
+{
+    zf_status status = zfi_check_expert_bounds(l);
+    if (status || !zfi_count(&l->out)) return status;
+    if (!zfi_by_tiles(l)) {
+        zfi_split(l, zfi_count(&l->out), 1, zfi_outer_plain);
+        return ZF_OK;
+    }
+    for (int64_t e = 0; e < l->args[2].shape.dims[0]; e++) {
+        const zfi_matmul_desc d = zfi_outer_product(l, e, zfi_bound(l, e, 0), zfi_bound(l, e, 1));
+        zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
+    }
+    return ZF_OK;
+}
+
+static double zfi_flops_grouped_linear(const zf_launch *l)
+{
+    return 2.0 * (double)zfi_count(&l->out) * (double)l->args[0].shape.dims[1];
+}
+
+static double zfi_flops_grouped_outer(const zf_launch *l)
+{
+    return 2.0 * (double)zfi_count(&l->args[0]) * (double)l->args[1].shape.dims[1];
+}
+
+ZFI_OPERATOR(grouped_linear, .infer = zfi_infer_grouped_linear, .grad = zfi_grad_grouped_linear,
+             .cpu = zfi_cpu_grouped_linear, .scratch = zfi_scratch_grouped_linear,
+             .flops = zfi_flops_grouped_linear, .linear = ZFI_LINEAR_FIRST,
+             .cuts = "transpose: r! k!, e! k! n, e! b! -> r! n | r! k!, e! n k!, e! b! -> r! n",
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+ZFI_OPERATOR(grouped_outer, .infer = zfi_infer_grouped_outer, .grad = zfi_grad_grouped_outer,
+             .cpu = zfi_cpu_grouped_outer, .scratch = zfi_scratch_grouped_outer,
+             .flops = zfi_flops_grouped_outer, .linear = ZFI_LINEAR_FIRST,
+             .cuts = "r! n, r! k, e! b! -> e! n k", .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -1,0 +1,181 @@
+/* grouped_linear and grouped_outer on CUDA (ops/grouped_linear.c). A block computes a tile of the
+ * product of one expert, of which it learns the rows from the bounds, in device memory: tiles are
+ * dealt as if each expert ended with a part of one. */
+
+#if ZFD_HAS_MMA
+/* By the tensor cores of warps, 64 x 64 of c: a warp has 16 rows and 32 columns. */
+template <class T> struct zfd_gemm_by_warps {
+    typedef T held;
+    static const bool there = true;
+    static const int tile = 64, deep = 32, pitch = deep + 8, columns = 4;
+    float sum[columns][4];
+
+    static __device__ __forceinline__ int place_b(int k, int n) { return n * pitch + k; }
+    static __device__ __forceinline__ int row() { return (int)threadIdx.x / ZFD_WARP % 4 * 16; }
+    static __device__ __forceinline__ int column() { return (int)threadIdx.x / ZFD_WARP / 4 * 32; }
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int c = 0; c < columns; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[c][i] = 0;
+    }
+    __device__ __forceinline__ void add(const held *a, const held *b)
+    {
+        const int lane = (int)threadIdx.x % ZFD_WARP;
+        for (int k = 0; k < deep; k += 16) {
+            uint32_t x[4], y[4];
+            zfd_fragments<false>(x, a + (row() + lane % 16) * pitch + k + lane / 16 * 8);
+#pragma unroll
+            for (int c = 0; c < columns; c += 2) {
+                const int n = column() + c * 8 + lane % 8 + lane / 16 * 8;
+                zfd_fragments<false>(y, b + n * pitch + k + lane / 8 % 2 * 8);
+                zfd_tensor_core<T>::mma(sum[c], x, y[0], y[1]);
+                zfd_tensor_core<T>::mma(sum[c + 1], x, y[2], y[3]);
+            }
+        }
+    }
+    template <class F> __device__ __forceinline__ void each(F f) const
+    {
+        const int lane = (int)threadIdx.x % ZFD_WARP;
+#pragma unroll
+        for (int c = 0; c < columns; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                f(row() + lane / 4 + i / 2 * 8, column() + c * 8 + lane % 4 * 2 + i % 2, sum[c][i]);
+    }
+};
+
+
+/* In 16 bits by tensor cores, else by threads. */
+template <class T>
+using zfd_gemm_by_cores = typename std::conditional<sizeof(T) == 2, zfd_gemm_by_warps<T>,
+                                                    zfd_gemm_by_threads<T>>::type;
+#endif
+
+typedef struct zfd_grouped {
+    zfd_gemm gemm; /* of one expert; its rows are m, or k where `outer` */
+    const int *bounds;
+    int64_t experts, rows, a_row, b_row, b_step, c_step;
+    bool outer;
+    int32_t op, node;
+    zfd_fault *fault;
+} zfd_grouped;
+
+/* The expert of tile number *down of rows, which becomes that of the expert's; -1: there is none. */
+__device__ __forceinline__ int64_t zfd_grouped_expert(const zfd_grouped &g, int tile, int64_t *down)
+{
+    for (int64_t e = 0; e < g.experts; e++) {
+        const int64_t tiles = (g.bounds[2 * e + 1] - g.bounds[2 * e] + tile - 1) / tile;
+        if (*down < tiles) return e;
+        *down -= tiles;
+    }
+    return -1;
+}
+
+template <class T, class WAY>
+static __global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_grouped_kernel(const zfd_grouped g, const T *a, const T *b, T *out)
+{
+    const int tile = WAY::tile;
+    if (!WAY::there) return;
+    ZFD_SHARED(typename WAY::held, part);
+    const int64_t right = (g.gemm.n + tile - 1) / tile;
+    const int64_t down = g.outer ? (g.gemm.m + tile - 1) / tile * g.experts
+                                 : (g.rows + tile - 1) / tile + g.experts;
+    for (int64_t task = blockIdx.x; task < down * right; task += gridDim.x) {
+        int64_t m = task / right, e = 0;
+        zfd_gemm one = g.gemm;
+        WAY way;
+        if (g.outer) e = m % g.experts, m /= g.experts;
+        else e = zfd_grouped_expert(g, tile, &m);
+        if (e < 0) continue;
+        const int64_t first = g.bounds[2 * e], count = g.bounds[2 * e + 1] - first;
+        if (g.outer) one.k = count;
+        else one.m = count;
+        m *= tile;
+        way.clear();
+        zfd_gemm_sum(way, one, a + first * g.a_row, b + first * g.b_row + e * g.b_step, m,
+                     task % right * tile, part);
+        T *to = out + (g.outer ? 0 : first * one.c_row) + e * g.c_step;
+        way.each([&](int at_m, int at_n, float sum) {
+            const int64_t row = m + at_m, col = task % right * tile + at_n;
+            if (row < one.m && col < one.n)
+                to[row * one.c_row + col] = zfd_from_f32<T>(sum);
+        });
+    }
+}
+
+/* Bounds that do not ascend are reported; the step fails. */
+static __global__ void zfd_grouped_check_kernel(const zfd_grouped g)
+{
+    for (int64_t e = threadIdx.x; e < g.experts; e += blockDim.x) {
+        const int64_t before = e ? g.bounds[2 * e - 1] : 0;
+        zfd_fault what = {ZFD_FAULT_BOUNDS, g.op, g.node, e, g.bounds[2 * e], g.rows, 0,
+                          g.bounds[2 * e + 1]};
+        if (g.bounds[2 * e] < before || what.ignored < what.value || what.ignored > g.rows)
+            zfd_report(g.fault, what);
+    }
+}
+
+static zfd_grouped zfd_grouped_of(const zf_launch *l)
+{
+    const int64_t rows = l->args[0].shape.dims[0], k = l->args[0].shape.dims[1];
+    zfd_grouped g;
+    memset(&g, 0, sizeof g);
+    g.outer = l->op == ZF_OP_grouped_outer;
+    g.bounds = static_cast<const int *>(l->args[2].data);
+    g.experts = l->args[2].shape.dims[0], g.rows = rows;
+    g.op = l->op, g.node = l->node, g.fault = zfd_device_of(l)->fault;
+    g.a_row = k;
+    if (g.outer) {
+        const int64_t n = l->args[1].shape.dims[1];
+        g.gemm = zfd_gemm_of(l, k, n, rows, true, false);
+        g.b_row = n, g.c_step = k * n;
+    } else {
+        const int64_t n = l->out.shape.dims[1];
+        g.gemm = zfd_gemm_of(l, rows, n, k, false, !ZF_INT(l, grouped_linear, transpose));
+        g.b_step = n * k;
+    }
+    return g;
+}
+
+template <class T, class WAY> static void zfd_grouped_launch(const zf_launch *l)
+{
+    const zfd_grouped g = zfd_grouped_of(l);
+    const size_t shared = 2 * WAY::tile * WAY::pitch * sizeof(typename WAY::held);
+    const int64_t down = g.outer ? zfd_div_up(g.gemm.m, WAY::tile) * g.experts
+                                 : zfd_div_up(g.rows, WAY::tile) + g.experts;
+    ZFD_LAUNCH(zfd_grouped_check_kernel, 1, ZFD_THREADS, 0, zfd_stream(l), g);
+    ZFD_LAUNCH((zfd_grouped_kernel<T, WAY>), zfd_grid(l, down * zfd_div_up(g.gemm.n, WAY::tile)),
+               ZFD_THREADS, shared, zfd_stream(l), g, static_cast<const T *>(l->args[0].data),
+               static_cast<const T *>(l->args[1].data), static_cast<T *>(l->out.data));
+}
+
+template <class T> static void zfd_grouped_on(const zf_launch *l)
+{
+    auto launch = zfd_grouped_launch<T, zfd_gemm_by_threads<T>>;
+    const zfd_cores cores = zfd_device_of(l)->cores;
+    (void)cores;
+#if ZFD_HAS_MMA
+    if (cores == ZFD_MMA) launch = zfd_grouped_launch<T, zfd_gemm_by_cores<T>>;
+#endif
+#if ZFD_HAS_PLAIN
+    if (cores == ZFD_MFMA) launch = zfd_grouped_launch<T, zfd_gemm_by<zfd_mfma, T>>;
+    if (cores == ZFD_WMMA) launch = zfd_grouped_launch<T, zfd_gemm_by<zfd_wmma, T>>;
+#endif
+    launch(l);
+}
+
+static zf_status zfd_cuda_grouped(const zf_launch *l)
+{
+    zf_status status;
+    if (!zfd_count(&l->out)) return ZF_OK;
+    status = zfd_move_bytes(l, l->out.data, NULL, (int64_t)zfd_bytes(&l->out));
+    if (status) return status;
+    ZFD_FLOATS(l, l->out.dtype, T, zfd_grouped_on<T>(l);)
+    return zfd_launched(l);
+}
+
+ZFD_KERNEL(grouped_linear, zfd_cuda_grouped, NULL)
+ZFD_KERNEL(grouped_outer, zfd_cuda_grouped, NULL)

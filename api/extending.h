@@ -384,6 +384,7 @@ typedef struct zf_node {
     bool collective; /* of several ranks */
     bool recompute;  /* it computes a value a second time */
     bool update;     /* it runs once per step, not once per micro-batch */
+    int32_t stage;   /* of zf_stages, from 0 on; a send is where it is received; -1: of all */
 } zf_node;
 /* The node at a place of the order, from 0 on; false after the last. */
 ZF_API bool zf_graph_node(const zf_graph *graph, int32_t place, zf_node *node);

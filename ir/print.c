@@ -214,6 +214,7 @@ ZF_API bool zf_graph_node(const zf_graph *g, int32_t place, zf_node *node)
                       .leaf = zfi_has(g, g->order[place], ZF_OP_LEAF),
                       .collective = zfi_has(g, g->order[place], ZF_OP_COLLECTIVE),
                       .recompute = n->recompute,
-                      .update = zfi_runs_once(n)};
+                      .update = zfi_runs_once(n),
+                      .stage = n->stage - 1};
     return true;
 }

@@ -184,7 +184,7 @@ own_options() {
         done
     done
     build/zf-opt --help
-    build/zf-plan --help
+    build/zf-plan --help all
     build/zf-plan rlhf --help all
     cat bench/*.c bench/*.sh bench/peers/*.py tests/main.c tests/*.sh
 }

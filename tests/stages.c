@@ -463,6 +463,24 @@ TEST(stages_are_kept_by_number)
     }
 }
 
+TEST(stages_are_those_of_nodes)
+{
+    static const int rows[] = {8, 8};
+    zf_graph *g = chain_of(t, rows, 2);
+    zf_node node;
+    int sends = 0, params = 0;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    for (int32_t k = 0; zf_graph_node(g, k, &node); k++) CHECK(t, node.stage == -1);
+    OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+    for (int32_t k = 0; zf_graph_node(g, k, &node); k++) {
+        if (node.op == ZF_OP_param) CHECK(t, node.stage == params++);
+        if (node.op == ZF_OP_send) CHECK(t, node.stage == 1 && sends++ == 0);
+        if (node.op == ZF_OP_input || node.op == ZF_OP_output) CHECK(t, node.stage == -1);
+    }
+    CHECK(t, sends == 1 && params == 2);
+}
+
 /* Places are those of one stage. */
 TEST(stages_come_before_places)
 {

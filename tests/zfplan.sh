@@ -296,6 +296,147 @@ is 'recompute: in the table' \
 is 'recompute BYTES: a limit that cannot be kept to' "$?: $(sed 's/[0-9][0-9]*/N/g' "$work/err")" \
     '1: zf-plan: zf_recompute: parameters, gradients, states and inputs alone take N bytes, N more than the limit of N'
 
+# --------------------------------------------------------------------- models by their config.json
+
+type_of() { # FILE MODEL_TYPE: as another kind of model
+    sed "s/\"model_type\": \"[a-z0-9]*\"/\"model_type\": \"$2\"/" "$1" > "$work/config.json"
+}
+for kind in bert gpt llama; do
+    planned --config docs/data/$kind.json
+    is "config: $kind" "$(of layers) $(of hidden) $(of vocab)" '2 32 176'
+done
+is 'config: its parameters' "$(of parameter_count)" \
+    $((176 * 32 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32)))
+type_of docs/data/llama.json qwen2
+planned --config "$work"
+is 'config: the biases of another family, of a folder' "$(of parameter_count)" \
+    $((176 * 32 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32 + 32 + 2 * 16)))
+cat > "$work/opt.json" << 'END'
+{"model_type": "opt", "vocab_size": 176, "hidden_size": 32, "num_hidden_layers": 2,
+ "num_attention_heads": 2, "ffn_dim": 64, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+END
+planned --config "$work/opt.json"
+is 'config: OPT has two more positions' "$(of parameter_count)" \
+    $((176 * 32 + 66 * 32 + 2 * 32 + 2 * (4 * 32 * 33 + 2 * 2 * 32 + 2 * 64 * 32 + 64 + 32)))
+type_of docs/data/llama.json elmo
+"$plan" --config "$work" 2>&1 | grep -q '^zf-plan: .*config.json:1:16: model_type must be one of bert, gpt2, opt, llama, '
+is 'config: another kind' "$?" 0
+echo '{"hidden_size": 32}' > "$work/config.json"
+misused "$work/config.json has no model_type, by which a kind of model is known" --config "$work/config.json"
+misused '--layers and --config exclude each other' --config docs/data/llama.json --layers 3
+misused "--seq 65: sequences are too long for the model's 64 positions" --config docs/data/llama.json --seq 65
+
+# ------------------------------------------------------------------------------- stages and axes
+
+stage_of() { # STAGE KEY: a number of a stage, or SENT of sent
+    awk -v n="$1" -v key="\"$2\":" '/"layers": / && stages { k++ } /"stages": \[/ { stages = 1; k = -1 }
+        /^  \],/ { stages = 0 } stages && k == n && $1 == key { gsub(/,/, "", $2); print $2; exit }' "$work/json"
+}
+
+# GPT, 12 layers of h, V words, b x s tokens, on t ranks along tensor, p along pipe, d along data, m
+# micro-batches. A sum over t ranks of a value of n bytes sends 2 n (t-1)/t of each; x is the value
+# between layers.
+h=64 V=512 b=2 s=16 t=4 p=3 d=2 m=6
+x=$((4 * b * s * h))
+gpt12="--model gpt --layers 12 --hidden $h --heads 4 --vocab $V --batch $b --seq $s --dropout 0
+    --world $((t * p * d)) --tensor $t --pipe $p --micro-batches $m --pipe-layers 4,4,4 --zero 1"
+# shellcheck disable=SC2086 # a list of options
+planned $gpt12
+# Of a rank: of a layer norms, attention, the MLP's part; embeddings; the last norm.
+layer=$((4 * h + 4 * h * h + 4 * h + 2 * 4 * h * h / t + 4 * h / t + h))
+is 'GPT: parameters of stages' "$(for k in 0 1 2; do stage_of $k parameter_count; done | tr '\n' ' ')" \
+    "$((4 * layer + V * h + s * h)) $((4 * layer)) $((4 * layer + 2 * h)) "
+for k in 0 1 2; do
+    is "GPT: stage $k, along tensor, two sums of each of 4 layers" "$(stage_of $k tensor)" \
+        $((m * 4 * 2 * (2 * x * (t - 1) / t)))
+    # The gradients of each micro-batch are scattered, parameters gathered once; and the loss.
+    is "GPT: stage $k, along data" "$(stage_of $k data)" \
+        $(((m + 1) * 4 * $(stage_of $k padded_count) * (d - 1) / d + m * 2 * (d - 1) * 4))
+done
+# Forward the sum so far and what a layer adds to it; backward their gradient, and that of the bias of
+# what is added; the embedding, which is the head as well, and its gradient; the loss.
+is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (2 * x + 4 * V * h + 4)))
+is 'GPT: stage 1, along pipe' "$(stage_of 1 pipe)" $((m * (2 * x + x + 4 * h + 4)))
+is 'GPT: stage 2, along pipe' "$(stage_of 2 pipe)" $((m * (x + 4 * h + 4 * V * h + 4)))
+is 'GPT: micro-batches in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '3 2 1 '
+# shellcheck disable=SC2086
+"$plan" $gpt12 > "$work/table"
+is 'GPT: a picture of the schedule' "$(grep -c '^rank [012] ' "$work/table")" 3
+is 'GPT: idle' "$(sed -n 's/^1f1b: a rank is idle \(.*\)% of a step;.*/\1/p' "$work/table")" \
+    "$(awk "BEGIN { printf \"%.1f\", 100 * ($p - 1) / ($m + $p - 1) }")"
+# shellcheck disable=SC2086
+planned $gpt12
+peak=$(stage_of 0 peak)
+# shellcheck disable=SC2086
+planned $gpt12 --schedule gpipe
+is 'gpipe: three more micro-batches in flight' $(($(stage_of 0 peak) - peak)) $((3 * $(stage_of 0 kept)))
+holds 'gpipe: what is kept is inputs of layers at least, and less than a micro-batch takes' \
+    "$(stage_of 0 kept) >= 4 * $x && $(stage_of 0 kept) <= $(stage_of 0 activations)"
+is 'gpipe: micro-batches in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '6 6 6 '
+
+large='--layers 128 --hidden 25600 --heads 200 --seq 2048 --batch 1 --precision bf16 --dropout 0
+    --world 1024 --tensor 8 --pipe 16 --zero 1'
+# shellcheck disable=SC2086
+planned --model gpt $large --micro-batches 64
+is '10^12 parameters: stages' "$(grep -c '"layers": 8,' "$work/json")" 16
+holds '10^12 parameters: planned in 100 MB' "$(of plan_peak_bytes) < 100000000"
+# shellcheck disable=SC2086
+fails 1 "zf-plan: stage 0 takes $(of peak) bytes, $(($(of peak) - 1048576)) more than the limit of 1048576" \
+    --model gpt $large --micro-batches 64 --memory 1M
+
+misused '--world 6 is no multiple of --tensor 2 times --pipe 2: what is left of it are the ranks along data' \
+    --config docs/data/llama.json --world 6 --tensor 2 --pipe 2
+misused "--tensor 3 does not divide the model's 4 heads" --config docs/data/llama.json --world 3 --tensor 3
+misused '--sections tensor=3 is no multiple of --tensor 2' --config docs/data/llama.json --world 2 \
+    --tensor 2 --sections tensor=3
+misused 'schedule 1f1b: 1 micro-batches are fewer than the 2 ranks along pipe; 2 or more keep each of them busy' \
+    --pipe 2 --world 2
+misused 'schedule interleaved: 3 micro-batches are no multiple of the 2 ranks along pipe' --pipe 2 \
+    --world 2 --micro-batches 3 --schedule interleaved
+misused "--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2 or more, not '2f2b'" \
+    --pipe 2 --world 2 --micro-batches 2 --schedule 2f2b
+misused '--schedule zb-v has several chunks of layers on a rank, and zf-plan plans one' \
+    --pipe 2 --world 2 --micro-batches 2 --schedule zb-v
+misused '--svg and --html are of a rank that has all layers: without --pipe and --search' \
+    --pipe 2 --world 2 --micro-batches 2 --svg "$work/picture.svg"
+fails 1 'zf-plan: zf_stages: 3 ranks along pipe, and the graph has 2 layers; each rank has one or more' \
+    --config docs/data/llama.json --pipe 3 --world 3 --micro-batches 3
+fails 1 'zf-plan: zf_stages: layers is "2,1", 3 in all, and the graph has 2 layers' \
+    --config docs/data/llama.json --pipe 2 --world 2 --micro-batches 2 --pipe-layers 2,1
+
+# ----------------------------------------------------------------------------------------- search
+
+search="--layers 8 --hidden 256 --heads 8 --vocab 4096 --seq 128 --dropout 0 --world 16 --precision bf16"
+# shellcheck disable=SC2086
+"$plan" $search --search --device 48M --global-batch 64 --json > "$work/search"
+found() { sed -n "s/^ *\"$2\": \"*\([^\",]*\)\"*,*\$/\1/p" "$work/search" | sed -n "$1p"; }
+is 'search: rows' "$(grep -c '"options"' "$work/search")" 10
+is 'search: the fastest are first' "$(found '1,$' seconds)" "$(found '1,$' seconds | sort -g)"
+is 'search: all fit' "$(found '1,$' peak | awk '$1 > 48 * 1048576 { n++ } END { print n + 0 }')" 0
+is 'search: all are layouts of the world' \
+    "$(for k in 1 2 3 4 5 6 7 8 9 10; do echo $(($(found $k tensor) * $(found $k pipe) * $(found $k data)));
+    done | sort -u)" 16
+for k in 1 10; do
+    # shellcheck disable=SC2046,SC2086
+    planned $search $(found $k options)
+    is "search: row $k is a plan, to the byte" "$(of peak)" "$(found $k peak)"
+done
+# shellcheck disable=SC2046,SC2086
+"$plan" $search $(found 1 options) --memory "$(found 1 peak)" > /dev/null
+is 'search: its best layout fits' "$?" 0
+# shellcheck disable=SC2046,SC2086
+"$plan" $search $(found 1 options) --memory $(($(found 1 peak) - 1)) > /dev/null 2>&1
+is 'search: into no byte less' "$?" 1
+# shellcheck disable=SC2086
+"$plan" $search --search --device 48M --global-batch 64 --pipe 4 --tensor 2 --zero 1 --json > "$work/search"
+is 'search: of what is given' "$(found '1,$' options | sed 's/ --batch.*//' | sort -u)" \
+    '--tensor 2 --pipe 4 --zero 1'
+# shellcheck disable=SC2086
+"$plan" $search --search --device 48M --global-batch 64 > "$work/table"
+is 'search: reasons' "$(grep -Ec '^ .*B +[0-9.]+%  (traffic|idle|memory|computing) +--tensor ' "$work/table")" 11
+fails 1 'zf-plan: no layout fits 1024 bytes: by formulas all take more' --search --device 1K
+misused '--search requires --device' --search
+
 # --------------------------------------------------------------------------------------- offload
 
 planned --precision bf16

@@ -1,5 +1,5 @@
-/* zf-plan: the memory, traffic and time of training a BERT or GPT on each of N ranks, without
- * running it.
+/* zf-plan: the memory, traffic and time of training a model on each of N ranks, without running it
+ * (docs/layouts.md, docs/memory-and-plans.md).
  *
  *     build/zf-plan --model gpt --layers 36 --hidden 4096 --heads 32 --world 64 --zero 2 \
  *                   --precision bf16 --memory 32G
@@ -45,6 +45,29 @@ static int print_variant(const options *o)
     return end;
 }
 
+/* The plan of each stage of a variant. */
+static int print_stages(const options *o)
+{
+    stages_plan p;
+    char error[512];
+    int end = GOOD;
+    if (!plan_stages(o, &p, error)) {
+        fprintf(stderr, "zf-plan: %s\n", error);
+        return BAD;
+    }
+    if (o->json) end = plan_print_stages_json(o, &p);
+    else plan_print_stages(o, &p);
+    if (o->memory && p.stages[p.largest].peak > (size_t)o->memory) {
+        fflush(stdout);
+        fprintf(stderr, "zf-plan: stage %lld takes %zu bytes, %zu more than the limit of %lld\n",
+                (long long)p.largest, p.stages[p.largest].peak,
+                p.stages[p.largest].peak - (size_t)o->memory, (long long)o->memory);
+        end = BAD;
+    }
+    plan_stages_free(&p);
+    return end;
+}
+
 static int plan_step(int argc, char **argv)
 {
     options o;
@@ -59,13 +82,16 @@ static int plan_step(int argc, char **argv)
         fprintf(stderr, "zf-plan: %s\n", error.text);
         return BAD;
     }
+    if (o.link) o.cost.link.bytes_per_s = (double)o.link;
+    if (o.between) o.cost.between.bytes_per_s = (double)o.between;
     if (o.fit) return plan_print_fit(&o);
+    if (o.search) return plan_print_search(&o);
     for (; o.t.variant < o.variants && !end; o.t.variant++) {
         if (o.json && o.variants > 1) puts(o.t.variant ? "," : "[");
         else if (o.variants > 1)
             printf("%svariant %d of %d: %s\n", o.t.variant ? "\n" : "", (int)o.t.variant + 1,
                    (int)o.variants, zf_variant_name(&t, o.t.variant));
-        end = print_variant(&o);
+        end = o.pipe > 1 ? print_stages(&o) : print_variant(&o);
     }
     if (o.json && o.variants > 1 && !end) puts("]");
     return end;

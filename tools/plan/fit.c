@@ -141,8 +141,6 @@ static void print_fitted(const fitted *f, const char *name)
 int plan_print_fit(const options *o)
 {
     zf_json_writer *w = o->json ? zf_json_writer_new(2, NULL) : NULL;
-    zf_error error = {ZF_OK, ""};
-    const char *text = "";
     way ways[MOST_WAYS];
     const int count = list_ways(o, ways);
     if (w) zf_json_begin_object(w), zf_json_put_key(w, "fit"), zf_json_begin_array(w);
@@ -160,10 +158,8 @@ int plan_print_fit(const options *o)
     }
     if (w) {
         zf_json_end(w), zf_json_end(w);
-        if ((text = zf_json_text(w, NULL, &error))) puts(text);
-        else fprintf(stderr, "zf-plan: %s\n", error.text);
-        zf_json_writer_free(w);
+        return plan_end_json(w);
     }
-    return text ? 0 : 1;
+    return 0;
 }
 

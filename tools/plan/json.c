@@ -3,6 +3,16 @@
 
 static const char *precision(const options *o) { return zf_dtype_name(o->t.precision.dtype); }
 
+int plan_end_json(zf_json_writer *w)
+{
+    zf_error error = {ZF_OK, ""};
+    const char *text = zf_json_text(w, NULL, &error);
+    if (text) puts(text);
+    else fprintf(stderr, "zf-plan: %s\n", error.text);
+    zf_json_writer_free(w);
+    return text ? 0 : 1;
+}
+
 void plan_put_bytes(zf_json_writer *w, const char *key, size_t bytes)
 {
     zf_json_put_key(w, key);
@@ -32,11 +42,15 @@ void plan_put_options(zf_json_writer *w, const options *o)
     const struct {
         const char *key;
         int64_t value;
-    } rows[] = {{"layers", o->layers}, {"hidden", o->hidden}, {"heads", o->heads},
-                {"vocab", o->vocab},   {"seq", o->seq},       {"batch", o->batch},
-                {"world", o->world},   {"zero", o->t.zero.stage},
-                {"micro_batches", o->t.zero.micro_batches}};
-    zf_json_put_key(w, "model"), zf_json_put_string(w, o->gpt ? "gpt" : "bert");
+    } rows[] = {{"layers", o->layers},     {"hidden", o->hidden},
+                {"heads", o->heads},       {"vocab", o->vocab},
+                {"seq", o->seq},           {"batch", o->batch},
+                {"world", o->world},       {"data", o->data},
+                {"tensor", o->tensor},     {"pipe", o->pipe},
+                {"zero", o->t.zero.stage}, {"micro_batches", o->t.zero.micro_batches}};
+    zf_json_put_key(w, "model"), zf_json_put_string(w, o->config ? plan_model_name(o)
+                                                       : o->gpt  ? "gpt"
+                                                                 : "bert");
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
         zf_json_put_key(w, rows[k].key), zf_json_put_int(w, rows[k].value);
     zf_json_put_key(w, "precision"), zf_json_put_string(w, precision(o));
@@ -52,7 +66,8 @@ static void put_peak(zf_json_writer *w, const zf_space_plan *plan)
 {
     zf_json_put_key(w, "at_peak");
     zf_json_begin_object(w);
-    for (int k = 0; k < ZF_KINDS; k++) plan_put_bytes(w, zf_kind_name((zf_kind)k), plan->at_peak[k]);
+    for (int k = 0; k < ZF_KINDS; k++)
+        plan_put_bytes(w, zf_kind_name((zf_kind)k), plan->at_peak[k]);
     zf_json_put_key(w, "node"), zf_json_put_int(w, plan->peak_node);
     zf_json_put_key(w, "operator"), zf_json_put_string(w, plan->peak_op);
     zf_json_put_key(w, "scope"), zf_json_put_string(w, plan->peak_scope);
@@ -93,12 +108,39 @@ static void put_estimate(zf_json_writer *w, const zf_estimate *e)
     zf_json_end(w);
 }
 
+/* Bytes that a rank sends along each axis. */
+static void put_sent(zf_json_writer *w, const zf_plan *plan)
+{
+    zf_json_put_key(w, "sent"), zf_json_begin_object(w);
+    for (int a = 0; a < PLAN_AXES; a++)
+        plan_put_bytes(w, plan_axis_name((plan_axis)a), plan_sent(plan, (plan_axis)a));
+    zf_json_end(w);
+}
+
+static void put_traffic(zf_json_writer *w, const options *o, const zf_plan *plan)
+{
+    static const char *const keys[] = {"traffic", "calls", "between_nodes"};
+    for (int n = 0; n < (o->nodes > 1 ? 3 : 2); n++) {
+        zf_json_put_key(w, keys[n]), zf_json_begin_object(w);
+        for (int k = 0; k < PLAN_MOVEMENTS; k++) {
+            const zf_moved m = plan_moved(plan, k);
+            plan_put_bytes(w, plan_movement(k),
+                           n == 0   ? m.bytes
+                           : n == 1 ? (size_t)m.calls
+                                    : m.between);
+        }
+        zf_json_end(w);
+    }
+    plan_put_bytes(w, "scales", plan->scales.bytes);
+    plan_put_bytes(w, "padding", plan->padding.bytes);
+    plan_put_bytes(w, "scales_between_nodes", plan->scales.between);
+    plan_put_bytes(w, "padding_between_nodes", plan->padding.between);
+}
+
 int plan_print_json(const options *o, zf_graph *g, const result *r)
 {
     const zf_plan *plan = &r->plan;
     zf_json_writer *w = zf_json_writer_new(2, NULL);
-    zf_error error = {ZF_OK, ""};
-    const char *text;
     zf_json_begin_object(w);
     plan_put_options(w, o);
     for (int k = 0; k < ZF_KINDS; k++) plan_put_bytes(w, zf_kind_name((zf_kind)k), plan->most[k]);
@@ -107,29 +149,12 @@ int plan_print_json(const options *o, zf_graph *g, const result *r)
     plan_put_bytes(w, "nccl_at_most", (size_t)plan_nccl_bytes(o));
     put_peak(w, &plan->spaces[ZF_DEVICE]);
     put_spaces(w, plan);
-    for (int calls = 0; calls < 2; calls++) {
-        zf_json_put_key(w, calls ? "calls" : "traffic");
-        zf_json_begin_object(w);
-        for (int k = 0; k < PLAN_MOVEMENTS; k++)
-            plan_put_bytes(w, plan_movement(k),
-                      calls ? (size_t)plan_moved(plan, k).calls : plan_moved(plan, k).bytes);
-        zf_json_end(w);
-    }
-    if (o->nodes > 1) {
-        zf_json_put_key(w, "between_nodes");
-        zf_json_begin_object(w);
-        for (int k = 0; k < PLAN_MOVEMENTS; k++)
-            plan_put_bytes(w, plan_movement(k), plan_moved(plan, k).between);
-        zf_json_end(w);
-    }
-    plan_put_bytes(w, "scales", plan->scales.bytes);
-    plan_put_bytes(w, "padding", plan->padding.bytes);
-    plan_put_bytes(w, "scales_between_nodes", plan->scales.between);
-    plan_put_bytes(w, "padding_between_nodes", plan->padding.between);
+    put_traffic(w, o, plan);
     plan_put_bytes(w, "loco", plan->loco_bytes);
     put_work(w, g, &r->work);
     zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
     zf_json_put_key(w, "recomputed_flops"), zf_json_put_double(w, plan->recomputed_flops);
+    put_sent(w, plan);
     put_estimate(w, &r->estimate);
     if (r->plain_seconds > 0)
         zf_json_put_key(w, "plain_seconds"), zf_json_put_double(w, r->plain_seconds);
@@ -139,9 +164,41 @@ int plan_print_json(const options *o, zf_graph *g, const result *r)
     zf_json_put_key(w, "plan_ms"), zf_json_put_double(w, r->plan_ms);
     plan_put_bytes(w, "plan_peak_bytes", r->meter.peak);
     zf_json_end(w);
-    if ((text = zf_json_text(w, NULL, &error))) puts(text);
-    else fprintf(stderr, "zf-plan: %s\n", error.text);
-    zf_json_writer_free(w);
-    return text ? 0 : 1;
+    return plan_end_json(w);
 }
 
+static void put_stage(zf_json_writer *w, const stage_plan *s)
+{
+    zf_json_begin_object(w);
+    plan_put_bytes(w, "layers", (size_t)s->layers);
+    plan_put_bytes(w, "parameter_count", (size_t)s->plan.parameter_count);
+    plan_put_bytes(w, "padded_count", (size_t)s->plan.padded_count);
+    for (int k = 0; k < ZF_KINDS; k++) plan_put_bytes(w, zf_kind_name((zf_kind)k), s->plan.most[k]);
+    plan_put_bytes(w, "in_flight", (size_t)s->slots), plan_put_bytes(w, "kept", s->kept);
+    plan_put_bytes(w, "peak", s->peak);
+    put_sent(w, &s->plan);
+    zf_json_put_key(w, "flops"), zf_json_put_double(w, s->plan.flops);
+    zf_json_put_key(w, "seconds"), zf_json_put_double(w, s->estimate.seconds);
+    zf_json_end(w);
+}
+
+int plan_print_stages_json(const options *o, const stages_plan *p)
+{
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_json_begin_object(w);
+    plan_put_options(w, o);
+    zf_json_put_key(w, "stages"), zf_json_begin_array(w);
+    for (int64_t k = 0; k < p->count; k++) put_stage(w, &p->stages[k]);
+    zf_json_end(w);
+    plan_put_bytes(w, "peak", p->stages[p->largest].peak);
+    plan_put_bytes(w, "largest", (size_t)p->largest);
+    plan_put_bytes(w, "slowest", (size_t)p->slowest);
+    zf_json_put_key(w, "schedule");
+    zf_json_put_string(w, zf_pipe_kind_name(o->schedule.kind));
+    zf_json_put_key(w, "idle"), zf_json_put_double(w, p->idle / (1 + p->idle));
+    zf_json_put_key(w, "seconds"), zf_json_put_double(w, p->seconds);
+    zf_json_put_key(w, "plan_ms"), zf_json_put_double(w, p->plan_ms);
+    plan_put_bytes(w, "plan_peak_bytes", p->plan_peak_bytes);
+    zf_json_end(w);
+    return plan_end_json(w);
+}

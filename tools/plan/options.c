@@ -3,6 +3,7 @@
 #include "../../examples/frame/options/files.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { GOOD, MISUSED = 2 }; /* exit status */
@@ -13,18 +14,32 @@ enum { GOOD, MISUSED = 2 }; /* exit status */
 #define MANY                     "[1,1048576]"
 
 static const zf_option plan_rows[] = {
-    ROW(CHOICE, gpt, 0, MODELS, .flag = "model", .topic = "model", BASIC,
-        .help = "the architecture"),
-    ROW(COUNT, layers, 12, "[1,65536]", BASIC, .help = "number of blocks"),
-    ROW(COUNT, hidden, 768, MANY, BASIC, .help = "width of the model"),
-    ROW(COUNT, heads, 12, "[1,65536]", BASIC, .help = "attention heads"),
-    ROW(COUNT, vocab, 0, "[2,1073741824]", BASIC,
+    ROW(TEXT, config, 0, NULL, .unit = "FILE", .topic = "model", .with = "!fit",
+        .traits = ZF_OPTION_BASIC | ZF_OPTION_READS,
+        .help = "config.json of a model that bert, gpt, opt or llm reads, or a folder with one"),
+    ROW(CHOICE, gpt, 0, MODELS, .flag = "model", BASIC, .with = "!config",
+        .help = "the architecture, where there is no --config"),
+    ROW(COUNT, layers, 12, "[1,65536]", BASIC, .with = "!config", .help = "number of blocks"),
+    ROW(COUNT, hidden, 768, MANY, BASIC, .with = "!config", .help = "width of the model"),
+    ROW(COUNT, heads, 12, "[1,65536]", BASIC, .with = "!config", .help = "attention heads"),
+    ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P",
+        .help = "dropout; without it that of --config, else 0.1"),
+    ROW(COUNT, vocab, 0, "[2,1073741824]", BASIC, .with = "!config",
         .help = "rows of the word embedding (30522 of BERT, 50257 of GPT)"),
-    ROW(COUNT, seq, 0, MANY, BASIC, .help = "tokens of a sequence (128 of BERT, 1024 of GPT)"),
+    ROW(COUNT, seq, 0, MANY, BASIC, .help = "tokens of a sequence (128 of BERT, else 1024)"),
     ROW(COUNT, batch, 0, MANY, BASIC, .help = "sequences of a micro-batch on one rank (8)"),
     ROW(FLAG, layout, 0, NULL, .with = "attention",
         .help = "print the layout of --attention, # where a block is seen, and no plan"),
     ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
+    ROW(COUNT, pipe, 1, "[1,32766]", .unit = "P", BASIC, .with = "!fit",
+        .help = "ranks along pipe, each with some of the layers: a stage"),
+    ROW(TEXT, pipe_layers, 0, NULL, .unit = "N,N,...", .with = "pipe",
+        .help = "layers of each stage; without it the stage with most FLOPs has as few as possible"),
+    ROW(TEXT, schedule_name, 0, NULL, .unit = "1f1b|gpipe|interleaved=V|zb-h1|zb-v",
+        .flag = "schedule", BASIC, .with = "pipe",
+        .help = "the order of micro-batches on stages; 1f1b"),
+    ROW(FLAG, picture, 0, NULL, .with = "pipe",
+        .help = "draw the schedule also where it is wider than a screen"),
     ROW(COUNT, nodes, 0, MANY, .unit = "M", .with = "!ranks_per_node",
         .help = "nodes, each with the same number of ranks"),
     ROW(COUNT, ranks_per_node, 0, MANY, .unit = "Z",
@@ -44,7 +59,16 @@ static const zf_option plan_rows[] = {
             "BERT 64 N wide with N heads (BERT-base: 12); then layers are added as far as they "
             "fit. By default in bf16, with a batch of 1 and --recompute layers. Each row is a "
             "plan"),
-    ROW(BYTES, device, 0, NULL, BASIC, .with = "fit", .help = "memory of a rank's device"),
+    ROW(FLAG, search, 0, NULL, BASIC, .with = "device, !fit",
+        .help = "print the ten layouts of --world ranks that train the model in the least time, of "
+                "those that fit --device: ranks along tensor and pipe, stage, micro-batches, "
+                "recomputation, unless these are given. By default in bf16"),
+    ROW(COUNT, examples, 0, MANY, .unit = "N", .flag = "global-batch", .with = "search", BASIC,
+        .help = "sequences of a step over all ranks; without it two of each rank"),
+    ROW(BYTES, link, 0, NULL, .help = "bytes a second between ranks of a node, in place of --cost's"),
+    ROW(BYTES, between, 0, NULL,
+        .help = "bytes a second between nodes for each rank, in place of --cost's"),
+    ROW(BYTES, device, 0, NULL, BASIC, .with = "fit|search", .help = "memory of a rank's device"),
     ROW(BYTES, host, 0, NULL, BASIC, .with = "fit",
         .help = "bytes of host memory; without this option none"),
     ROW(BYTES, disk, 0, NULL, BASIC, .with = "fit",
@@ -88,9 +112,9 @@ static int help(const zf_options all[TABLES], const char *topic)
 {
     zf_error error;
     fputs("Usage: zf-plan [OPTION]...\n"
-          "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind,\n"
-          "bytes sent, and FLOPs. Sizes that are not given are those of BERT-base or GPT-2\n"
-          "small. 'zf-plan rlhf --help' is about training on rewards of a model's own answers.\n\n",
+          "Print what a training step takes on each of N ranks: bytes by kind, bytes sent, and FLOPs.\n"
+          "The model is that of --config FILE, or a BERT or GPT of given sizes, by default BERT-base\n"
+          "or GPT-2 small. 'zf-plan rlhf --help' is about training on rewards of a model's own answers.\n\n",
           stdout);
     if (zf_options_help(all, TABLES, topic, stdout, &error)) return misuse("%s", error.text);
     fputs(
@@ -107,12 +131,16 @@ static int help(const zf_options all[TABLES], const char *topic)
 #define NOT_GIVEN ZF_BOOL
 static void settle_defaults(options *o)
 {
-    if (!o->batch) o->batch = o->fit ? 1 : 8;
-    if (o->t.precision.dtype == NOT_GIVEN) o->t.precision.dtype = o->fit ? ZF_BF16 : ZF_F32;
+    const bool large = o->fit || o->search;
+    if (!o->batch) o->batch = large ? 1 : 8;
+    if (o->t.precision.dtype == NOT_GIVEN) o->t.precision.dtype = large ? ZF_BF16 : ZF_F32;
+    if (!o->examples && o->search) o->examples = 2 * (o->world ? o->world : 1);
+    o->given_pipe = o->pipe, o->given_micro_batches = o->t.zero.micro_batches;
     if (o->fit && !o->t.recompute.mode && !o->t.recompute.bytes)
         o->t.recompute.mode = ZF_RECOMPUTE_LAYERS;
-    if (!o->fit && !o->vocab) o->vocab = o->gpt ? 50257 : 30522;
-    if (!o->fit && !o->seq) o->seq = o->gpt ? 1024 : 128;
+    if (o->fit || o->config) return;
+    if (!o->vocab) o->vocab = o->gpt ? 50257 : 30522;
+    if (!o->seq) o->seq = o->gpt ? 1024 : 128;
 }
 
 /* The nodes of the ranks; a status + 1 where these do not divide. */
@@ -131,6 +159,65 @@ static int settle_nodes(options *o)
                       : o->ranks_per_node ? "ranks-per-node"
                                           : "nodes",
                       (long long)o->world) +
+               1;
+    return 0;
+}
+
+/* The schedule by its name; "interleaved=4" has four chunks on each rank. */
+static bool settle_schedule(options *o)
+{
+    const char *const text = o->schedule_name ? o->schedule_name : "1f1b", *name;
+    const size_t length = strcspn(text, "=");
+    char *end = NULL;
+    o->schedule = (zf_pipe){.ranks = (int32_t)o->pipe,
+                            .micro_batches = (int32_t)o->t.zero.micro_batches};
+    for (int k = 0; (name = zf_pipe_kind_name((zf_pipe_kind)k)); k++)
+        if (strlen(name) == length && !memcmp(name, text, length)) break;
+        else o->schedule.kind = (zf_pipe_kind)(k + 1);
+    if (name && text[length]) {
+        const long chunks = strtol(text + length + 1, &end, 10);
+        if (o->schedule.kind != ZF_PIPE_INTERLEAVED || *end || chunks < 2 || chunks > 32766)
+            return false;
+        o->schedule.chunks = (int32_t)chunks;
+    }
+    return name != NULL;
+}
+
+/* The ranks along each axis; a status + 1 where the world is not their product. */
+static int settle_axes(options *o)
+{
+    const int64_t tensor = o->t.tensor > 1 ? o->t.tensor : 1, sharing = tensor * o->pipe;
+    zf_error error;
+    o->tensor = tensor, o->data = o->world / sharing;
+    if ((o->pipe > 1 || o->search) && (o->svg || o->html))
+        return misuse("--svg and --html are of a rank that has all layers: without --pipe and "
+                      "--search") +
+               1;
+    if (o->search) return 0; /* which finds them */
+    if (o->data * sharing != o->world)
+        return misuse("--world %lld is no multiple of --tensor %lld times --pipe %lld: what is "
+                      "left of it are the ranks along data",
+                      (long long)o->world, (long long)tensor, (long long)o->pipe) +
+               1;
+    if (o->heads % tensor)
+        return misuse("--tensor %lld does not divide the model's %lld heads", (long long)tensor,
+                      (long long)o->heads) +
+               1;
+    if (o->t.sections.tensor % (int32_t)tensor)
+        return misuse("--sections tensor=%d is no multiple of --tensor %lld",
+                      (int)o->t.sections.tensor, (long long)tensor) +
+               1;
+    if (!settle_schedule(o))
+        return misuse("--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2 or "
+                      "more, not '%s'",
+                      o->schedule_name) +
+               1;
+    if (o->pipe > 1 && !zf_pipe_text(&o->schedule, NULL, 0, &error))
+        return misuse("%s", error.text) + 1;
+    if (o->schedule.chunks > 1 || o->schedule.kind == ZF_PIPE_ZB_V ||
+        o->schedule.kind == ZF_PIPE_INTERLEAVED)
+        return misuse("--schedule %s has several chunks of layers on a rank, and zf-plan plans one",
+                      o->schedule_name) +
                1;
     return 0;
 }
@@ -190,11 +277,12 @@ int plan_read_options(int argc, char **argv, options *o)
     zf_options_resolve(all, TABLES);
     o->t = t;
     if (!o->t.zero.micro_batches) o->t.zero.micro_batches = 1;
-    if (o->hidden % o->heads)
+    if (!plan_config(o, &error)) return misuse("%s", error.text) + 1;
+    if (!o->config && o->hidden % o->heads)
         return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
                       (long long)o->heads) +
                1;
-    return settle_nodes(o);
+    return (ends = settle_nodes(o)) ? ends : settle_axes(o);
 }
 
 zf_training plan_varying(const options *o)

@@ -22,25 +22,41 @@ zf_graph *plan_graph(result *r)
     return zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r->meter}});
 }
 
-static double now_ms(void)
+double plan_now_ms(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
-zf_status plan_passes(zf_graph *g, zf_tensor loss, const options *o, result *r)
+/* The nodes over which the ranks along data are. Neighbours share layers, so a node has whole groups
+ * along tensor, or a part of one. */
+static int32_t plan_data_nodes(const options *o)
 {
-    double start = now_ms();
+    const int64_t each = o->world / o->nodes / o->tensor; /* ranks along data in a node */
+    if (o->nodes == 1 || each >= o->data) return 1;
+    return (int32_t)(each ? o->data / each : o->data);
+}
+
+zf_status plan_rewrite(zf_graph *g, zf_tensor loss, const options *o)
+{
     zf_training t = o->t;
     t.loss = loss;
-    t.zero.world = (int32_t)o->world, t.zero.nodes = (int32_t)o->nodes, t.zero.mics = o->mics != 0;
+    t.zero.world = (int32_t)o->data, t.zero.nodes = plan_data_nodes(o);
+    t.zero.mics = o->mics != 0;
+    if (o->pipe > 1) t.stages = (zf_stages_desc){(int32_t)o->pipe, o->pipe_layers};
     t.prefetch.keep_gathered = t.prefetch.bytes > 0;
     t.memory_limit = (size_t)o->memory;
     t.cost = o->cost_file ? &o->cost : NULL;
-    zf_passes(g, &t);
+    return zf_passes(g, &t);
+}
+
+zf_status plan_passes(zf_graph *g, zf_tensor loss, const options *o, result *r)
+{
+    const double start = plan_now_ms();
+    plan_rewrite(g, loss, o);
     zf_memory(g, NULL);
-    r->plan_ms = now_ms() - start;
+    r->plan_ms = plan_now_ms() - start;
     if (zf_graph_work(g, ZF_OP_none, &r->work) || zf_graph_estimate(g, &o->cost, &r->estimate))
         return zf_graph_status(g);
     return zf_graph_plan(g, &r->plan);

@@ -55,19 +55,43 @@ static void print_overhead(const options *o, const char *name, const zf_moved *o
     printf("\n");
 }
 
+void plan_print_head(const options *o)
+{
+    printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, ", plan_model_name(o),
+           (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->vocab);
+    if (!o->search) printf("%lld x ", (long long)o->batch);
+    printf("%lld tokens, %s, %s\n", (long long)o->seq, precision(o),
+           zf_optimizer_name(o->t.optimizer));
+}
+
+void plan_print_ranks(const options *o)
+{
+    printf("stage %lld, %lld ranks", (long long)o->t.zero.stage, (long long)o->world);
+    if (o->nodes > 1) printf(" in %lld nodes", (long long)o->nodes);
+    if (o->data < o->world)
+        printf(" (pipe %lld, data %lld, tensor %lld)", (long long)o->pipe, (long long)o->data,
+               (long long)o->tensor);
+    printf(", %lld micro-batches\n\n", (long long)o->t.zero.micro_batches);
+}
+
+/* Bytes along each axis, where there are several. */
+static void print_axes(const options *o, const zf_plan *plan)
+{
+    char text[32];
+    for (int a = 0; a < PLAN_AXES && o->data < o->world; a++)
+        if (plan_sent(plan, (plan_axis)a))
+            printf("along %-10s%14s%14s\n", plan_axis_name((plan_axis)a), "",
+                   human(text, (double)plan_sent(plan, (plan_axis)a)));
+}
+
 void plan_print_table(const options *o, const result *r)
 {
     const zf_plan *plan = &r->plan;
     char most[32];
-    printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, %lld x %lld tokens, %s, %s\n",
-           o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
-           (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
-           zf_optimizer_name(o->t.optimizer));
-    printf("%lld parameters, %lld with padding; stage %lld, %lld ranks",
-           (long long)plan->parameter_count, (long long)plan->padded_count,
-           (long long)o->t.zero.stage, (long long)o->world);
-    if (o->nodes > 1) printf(" in %lld nodes", (long long)o->nodes);
-    printf(", %lld micro-batches\n\n", (long long)o->t.zero.micro_batches);
+    plan_print_head(o);
+    printf("%lld parameters, %lld with padding; ", (long long)plan->parameter_count,
+           (long long)plan->padded_count);
+    plan_print_ranks(o);
     for (int space = 0; space < ZF_SPACES; space++)
         print_space(o, (zf_space)space, &plan->spaces[space]);
     if (plan->loco_bytes)
@@ -86,6 +110,7 @@ void plan_print_table(const options *o, const result *r)
         }
         printf("\n");
     }
+    print_axes(o, plan);
     print_overhead(o, "of it scales", &plan->scales);
     print_overhead(o, "of it padding", &plan->padding);
     print_estimate(o, r);

@@ -1,0 +1,341 @@
+/* zf-plan --search: the layouts of a world that train a model fastest within a device's bytes.
+ *
+ *     list    all numbers of ranks along tensor and pipe, sizes of micro-batches, stages of ZeRO,
+ *             with and without recomputation, that divide what they must
+ *     sort    by seconds of formulas; what cannot fit by formulas of bytes is left out
+ *     plan    exactly, from the fastest on, until ten that fit are faster than the formula of
+ *             the next; of those that differ in stage and recomputation alone the first that fits
+ *
+ * Formulas, of b sequences of s tokens, width h, L layers, m micro-batches, P parameters; ranks t, p,
+ * d along tensor, pipe, data (Narayanan et al. 2021; Korthikanti et al. 2022):
+ *
+ *     computing   FLOPs / (t p), a third more with recomputation
+ *     tensor      4 sums of b s h a layer, 6 with recomputation, of 2 (t-1)/t each
+ *     data        m sums of P / (t p), or as the stage has it
+ *     pipe        2 m values between layers, forward and backward
+ *     idle        (p-1)/m of computing and tensor */
+#include "plan.h"
+#include "../../examples/frame/plan/human.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 10, MOST_PLANS = 32, MOST_LAYOUTS = 1 << 14 };
+
+typedef struct layout {
+    int64_t tensor, pipe, data, batch, micro_batches;
+    int32_t stage;
+    bool recompute;
+    double seconds; /* of a step, by the formulas */
+} layout;
+
+/* A layout and its exact plan. */
+typedef struct found {
+    layout of;
+    size_t peak;
+    double seconds, traffic, idle; /* of a step; parts of it */
+} found;
+
+typedef struct finder {
+    const options *o;
+    double flops, parameters; /* of one sequence; of the model */
+    layout *list;
+    int32_t count, tried, large; /* large: left out by their bytes */
+    found rows[ROWS], nearest;   /* nearest: the first that did not fit, peak 0: none */
+    int32_t found;
+    layout fits[MOST_PLANS]; /* all that fit */
+    int32_t fit_count;
+    char error[512]; /* of a plan that there is not */
+} finder;
+
+/* ------------------------------------------------------------------------------------- formulas */
+
+static double number_bytes(const options *o) { return (double)zf_dtype_size(o->t.precision.dtype); }
+
+/* Bytes that the backward pass of a rank needs at least: of a layer the inputs of its norms and of
+ * its residual sums, and of each of t ranks that share it those of the products inside it; with
+ * recomputation the inputs of layers, and all of one layer. */
+static double least_kept(const finder *f, const layout *l)
+{
+    const options *o = f->o;
+    const double x = (double)(l->batch * o->seq * o->hidden) * number_bytes(o),
+                 layer = x * (2 + 6 / (double)l->tensor),
+                 layers = (double)o->layers / (double)l->pipe;
+    return l->recompute ? (double)l->pipe * layers * x + layer : (double)l->pipe * layers * layer;
+}
+
+/* Bytes of a rank at least: parameters, gradients, states, and what its backward pass needs. */
+static double least_bytes(const finder *f, const layout *l)
+{
+    const double part = f->parameters / (double)(l->tensor * l->pipe), d = (double)l->data,
+                 e = number_bytes(f->o), states = e < 4 ? 12 : 8;
+    return part * (e / (l->stage > 2 ? d : 1) + e / (l->stage > 1 ? d : 1) +
+                   (f->o->t.optimizer == ZF_ADAMW ? states / (l->stage > 0 ? d : 1) : 0)) +
+           least_kept(f, l);
+}
+
+/* What leaves a node, if there are several. */
+static const zf_cost_link *data_link(const finder *f)
+{
+    const zf_cost *c = &f->o->cost;
+    return f->o->nodes > 1 && c->between.bytes_per_s > 0 ? &c->between : &c->link;
+}
+
+/* Seconds of the bytes of a step between ranks along data. */
+static double data_seconds(const finder *f, const layout *l)
+{
+    const zf_cost_link *link = data_link(f);
+    const double m = (double)l->micro_batches, d = (double)l->data,
+                 times = l->stage == 0  ? 2 * m
+                         : l->stage < 3 ? m + 1
+                                        : 3 * m;
+    return times * f->parameters / (double)(l->tensor * l->pipe) * number_bytes(f->o) * (d - 1) /
+           d / link->bytes_per_s;
+}
+
+static double formula_seconds(const finder *f, const layout *l)
+{
+    const options *o = f->o;
+    const double rate = number_bytes(o) < 4 && o->cost.device.half_flops_per_s > 0
+                            ? o->cost.device.half_flops_per_s
+                            : o->cost.device.flops_per_s;
+    const double m = (double)l->micro_batches, t = (double)l->tensor, p = (double)l->pipe;
+    const double x = (double)(l->batch * o->seq * o->hidden) * number_bytes(o);
+    const double computing =
+        f->flops * (double)l->batch * m / (t * p) / rate * (l->recompute ? 4.0 / 3 : 1);
+    const zf_cost_link *link = &o->cost.link, *far = data_link(f);
+    const double sum = 2 * x * (t - 1) / t / link->bytes_per_s + (t > 1 ? link->latency_s : 0);
+    const double sums = (double)o->layers / p * m * (l->recompute ? 6 : 4) * sum;
+    const double sends = p > 1 ? 2 * m * (x / far->bytes_per_s + far->latency_s) : 0;
+    return (computing + sums) * (1 + (p - 1) / m) + sends + data_seconds(f, l);
+}
+
+/* ---------------------------------------------------------------------------------------- list */
+
+static bool allowed(int64_t given, int64_t value) { return !given || given == value; }
+
+static void list_ways(finder *f, layout l)
+{
+    const options *o = f->o;
+    const bool recomputes = o->t.recompute.mode == ZF_RECOMPUTE_LAYERS;
+    for (l.stage = 0; l.stage < (l.data > 1 ? 4 : 1); l.stage++)
+        for (int again = recomputes; again < 2 && f->count < MOST_LAYOUTS; again++) {
+            if (o->t.zero.stage && l.data > 1 && l.stage != o->t.zero.stage) continue;
+            l.recompute = again;
+            l.seconds = formula_seconds(f, &l);
+            if (least_bytes(f, &l) > (double)o->device) f->large++;
+            else f->list[f->count++] = l;
+        }
+}
+
+static void list_batches(finder *f, layout l)
+{
+    const options *o = f->o;
+    for (l.batch = 1; l.batch * l.data <= o->examples; l.batch *= 2) {
+        l.micro_batches = o->examples / (l.batch * l.data);
+        if (l.batch * l.data * l.micro_batches != o->examples) return;
+        if (l.pipe > 1 && l.micro_batches < l.pipe) return;
+        if (allowed(o->given_micro_batches, l.micro_batches)) list_ways(f, l);
+    }
+}
+
+static void list_layouts(finder *f)
+{
+    const options *o = f->o;
+    const int64_t node = o->world / o->nodes;
+    for (int64_t t = 1; t <= o->heads && t <= node; t++)
+        for (int64_t p = 1; p <= o->layers && t * p <= o->world; p++)
+            if (!(o->world % (t * p) || o->heads % t || node % t) && allowed(o->t.tensor, t) &&
+                allowed(o->given_pipe, p))
+                list_batches(f, (layout){.tensor = t, .pipe = p, .data = o->world / (t * p)});
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const double x = ((const layout *)a)->seconds, y = ((const layout *)b)->seconds;
+    return x < y ? -1 : x > y;
+}
+
+/* ---------------------------------------------------------------------------------- exact plans */
+
+static options options_of(const finder *f, const layout *l)
+{
+    options o = *f->o;
+    o.tensor = l->tensor, o.pipe = l->pipe, o.data = l->data, o.batch = l->batch;
+    o.t.tensor = (int32_t)l->tensor, o.t.zero.stage = l->stage;
+    o.t.zero.micro_batches = (int32_t)l->micro_batches;
+    o.t.recompute.mode = l->recompute ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
+    o.schedule = (zf_pipe){.ranks = (int32_t)l->pipe, .micro_batches = (int32_t)l->micro_batches};
+    return o;
+}
+
+static bool plan_one(const options *o, found *row, char error[512])
+{
+    result r;
+    if (!plan_of(o, &r, error)) return false;
+    row->peak = r.plan.peak_bytes, row->seconds = r.estimate.seconds;
+    row->traffic = r.estimate.exposed[ZF_RESOURCE_LINK] / row->seconds, row->idle = 0;
+    return true;
+}
+
+static bool plan_all_stages(const options *o, found *row, char error[512])
+{
+    stages_plan p;
+    if (!plan_stages(o, &p, error)) return false;
+    row->peak = p.stages[p.largest].peak, row->seconds = p.seconds;
+    row->idle = p.idle / (1 + p.idle);
+    row->traffic = p.stages[p.slowest].estimate.exposed[ZF_RESOURCE_LINK] / p.seconds;
+    plan_stages_free(&p);
+    return true;
+}
+
+/* One that differs in stage and recomputation alone fits. */
+static bool is_settled(const finder *f, const layout *l)
+{
+    for (int32_t k = 0; k < f->fit_count; k++) {
+        const layout *x = &f->fits[k];
+        if (x->tensor == l->tensor && x->pipe == l->pipe && x->batch == l->batch) return true;
+    }
+    return false;
+}
+
+/* Keeps the fastest ROWS. */
+static void add_row(finder *f, const found *row)
+{
+    int32_t at = f->found;
+    f->fits[f->fit_count++] = row->of;
+    while (at > 0 && f->rows[at - 1].seconds > row->seconds) at--;
+    if (at == ROWS) return;
+    f->found += f->found < ROWS;
+    memmove(&f->rows[at + 1], &f->rows[at], (size_t)(f->found - 1 - at) * sizeof *row);
+    f->rows[at] = *row;
+}
+
+static void try_layouts(finder *f)
+{
+    for (int32_t k = 0; k < f->count && f->tried < MOST_PLANS; k++) {
+        const layout *l = &f->list[k];
+        if (f->found == ROWS && l->seconds >= f->rows[ROWS - 1].seconds) break;
+        const options o = options_of(f, l);
+        found row = {.of = *l};
+        if (is_settled(f, l)) continue;
+        f->tried++;
+        if (!(o.pipe > 1 ? plan_all_stages : plan_one)(&o, &row, f->error)) continue;
+        if (row.peak <= (size_t)o.device) add_row(f, &row);
+        else if (!f->nearest.peak || row.peak < f->nearest.peak) f->nearest = row;
+    }
+}
+
+/* The FLOPs of a sequence, and the parameters. */
+static bool measure_model(finder *f)
+{
+    options o = *f->o;
+    result r;
+    o.pipe = o.tensor = o.data = o.world = o.nodes = o.batch = 1, o.t.tensor = 0;
+    o.t.zero = (zf_zero_desc){.micro_batches = 1};
+    if (!plan_of(&o, &r, f->error)) return false;
+    f->flops = r.plan.flops, f->parameters = (double)r.plan.parameter_count;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------- printing */
+
+/* What a layout has least of. */
+static const char *bound_of(const finder *f, const found *row)
+{
+    const double most = row->traffic > row->idle ? row->traffic : row->idle;
+    if (most >= 0.1) return row->traffic > row->idle ? "traffic" : "idle";
+    return (double)row->peak > 0.9 * (double)f->o->device ? "memory" : "computing";
+}
+
+/* The options by which zf-plan plans it. */
+static const char *options_text(char text[200], const layout *l)
+{
+    snprintf(text, 200, "--tensor %lld --pipe %lld --zero %d --batch %lld --micro-batches %lld%s",
+             (long long)l->tensor, (long long)l->pipe, (int)l->stage, (long long)l->batch,
+             (long long)l->micro_batches, l->recompute ? " --recompute layers" : "");
+    return text;
+}
+
+static void print_row(const finder *f, const found *row)
+{
+    char bytes[32], text[200];
+    printf("%12.4g%8.1f%%%8.1f%%%12s%8.1f%%  %-9s  %s\n", row->seconds, 100 * row->traffic,
+           100 * row->idle, human(bytes, (double)row->peak),
+           100 * (double)row->peak / (double)f->o->device, bound_of(f, row),
+           options_text(text, &row->of));
+}
+
+static void print_rows(const finder *f)
+{
+    plan_print_head(f->o);
+    printf("%lld ranks, %lld sequences a step\n\n", (long long)f->o->world,
+           (long long)f->o->examples);
+    printf("%12s%9s%9s%12s%9s  %-9s  %s\n", "seconds", "traffic", "idle", "peak", "of device",
+           "bound by", "options");
+    for (int32_t k = 0; k < f->found; k++) print_row(f, &f->rows[k]);
+    printf("\n%d layouts; %d more cannot fit by formulas; %d were planned exactly\n", (int)f->count,
+           (int)f->large, (int)f->tried);
+    if (f->nearest.peak)
+        printf("the smallest of those that do not fit:\n"), print_row(f, &f->nearest);
+}
+
+static void put_row(zf_json_writer *w, const finder *f, const found *row)
+{
+    char text[200];
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "options"), zf_json_put_string(w, options_text(text, &row->of));
+    plan_put_bytes(w, "tensor", (size_t)row->of.tensor),
+        plan_put_bytes(w, "pipe", (size_t)row->of.pipe);
+    plan_put_bytes(w, "data", (size_t)row->of.data), plan_put_bytes(w, "peak", row->peak);
+    zf_json_put_key(w, "seconds"), zf_json_put_double(w, row->seconds);
+    zf_json_put_key(w, "traffic"), zf_json_put_double(w, row->traffic);
+    zf_json_put_key(w, "idle"), zf_json_put_double(w, row->idle);
+    zf_json_put_key(w, "bound"), zf_json_put_string(w, bound_of(f, row));
+    zf_json_end(w);
+}
+
+static int print_json(const finder *f)
+{
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "search"), zf_json_begin_array(w);
+    for (int32_t k = 0; k < f->found; k++) put_row(w, f, &f->rows[k]);
+    zf_json_end(w);
+    plan_put_bytes(w, "planned", (size_t)f->tried);
+    zf_json_end(w);
+    return plan_end_json(w);
+}
+
+/* Why there is no row. */
+static int print_none(const finder *f)
+{
+    if (f->nearest.peak)
+        fprintf(stderr, "zf-plan: no layout fits %lld bytes: the smallest takes %zu\n",
+                (long long)f->o->device, f->nearest.peak);
+    else
+        fprintf(stderr, "zf-plan: no layout fits %lld bytes%s%s\n", (long long)f->o->device,
+                *f->error  ? ": "
+                : f->count ? ""
+                           : ": by formulas all take more",
+                f->error);
+    return 1;
+}
+
+int plan_print_search(const options *o)
+{
+    finder f = {.o = o, .list = calloc(MOST_LAYOUTS, sizeof *f.list)};
+    int end = 1;
+    if (!f.list) fprintf(stderr, "zf-plan: out of memory\n");
+    else if (!measure_model(&f)) fprintf(stderr, "zf-plan: %s\n", f.error);
+    else {
+        list_layouts(&f);
+        qsort(f.list, (size_t)f.count, sizeof *f.list, by_seconds);
+        try_layouts(&f);
+        if (!f.found) end = print_none(&f);
+        else if (o->json) end = print_json(&f);
+        else print_rows(&f), end = 0;
+    }
+    free(f.list);
+    return end;
+}

@@ -240,6 +240,7 @@ ZFI_PLAIN_BEGINS
 #include "ir/settle.c"
 #include "ir/plan.c"
 #include "ir/parse.c"
+#include "plan/box.c"
 #include "plan/layout.c"
 #include "plan/memory.c"
 #include "plan/cost.c"

@@ -16,8 +16,11 @@
  *     rank-00001-of-00004.json    what is in them: of which tensor, from which element on
  *
  * The other files are as above. At stage 0 a checkpoint is the same as one rank's; at stages 1 and
- * 2 params.safetensors is whole; at stage 3 there is none. Any stage and world can load it, with or
- * without zf_zero: a rank reads the pieces (of 4 MiB) that have its elements. */
+ * 2 params.safetensors is whole; at stage 3 there is none. Ranks along tensor write the box of a
+ * tensor that each has, and those along pipe the tensors of their stage, into their files; what
+ * several have is written once. Names and shapes are those of one rank. Ranks in any mesh, at any
+ * stage of ZeRO, can load it, with or without zf_zero: a rank reads the pieces (of 4 MiB) that have
+ * its elements. */
 typedef struct zf_note {
     const char *key, *value; /* UTF-8 */
 } zf_note;

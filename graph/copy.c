@@ -109,7 +109,7 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     to->owners = 1, to->freed = false, to->pass = NULL;
     to->text = (zfi_text){NULL};
     to->nodes = NULL, to->order = NULL, to->params = NULL, to->names = NULL, to->scopes = NULL;
-    to->streams = NULL, to->declared = NULL;
+    to->streams = NULL, to->declared = NULL, to->away = NULL;
     to->own = NULL, to->own_count = 0, to->all_records = NULL;
     to->had = NULL, to->had_count = 0, to->noted = false, to->unread = NULL;
     if (from->had && (to->had = zfi_calloc(&to->memory, from->had_count, 1)))
@@ -124,6 +124,7 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     to->order = zfi_copy_ids(&to->memory, from->order);
     to->params = zfi_copy_ids(&to->memory, from->params);
     to->declared = from->declared ? zfi_copy_ids(&to->memory, from->declared) : NULL;
+    to->away = zfi_copy_ids(&to->memory, from->away);
     for (int32_t k = 0; k < zfi_len(from->streams) && !to->memory.failed; k++)
         zfi_push(&to->memory, to->streams, from->streams[k]);
     for (int32_t k = 0; k < zfi_len(from->scopes) && !to->memory.failed; k++)

@@ -10,6 +10,7 @@ static void zfi_graph_give_up(zf_graph *g)
     zfi_array_free(&memory, g->order);
     zfi_array_free(&memory, g->params);
     zfi_array_free(&memory, g->declared);
+    zfi_array_free(&memory, g->away);
     zfi_array_free(&memory, g->streams);
     zfi_array_free(&memory, g->scopes);
     zfi_map_free(&memory, g->names);

@@ -39,12 +39,13 @@ typedef struct zfi_stored {
     zf_dtype dtype;
     zf_shape shape;
     zfi_spread spread; /* over the ranks of a mesh */
+    int32_t stage;     /* of a pipeline, counted from 1, whose ranks have it; 0: all have */
     int32_t of;     /* the parameter whose master weights or average these are; -1: none */
     int32_t follower;      /* of a parameter: the first tensor of which it is that one; -1: none */
     int32_t next_follower; /* the next one of the same parameter; -1: none */
     int32_t bucket; /* -1: it is loose */
     int64_t at;     /* its first element in the bucket */
-    char *host;     /* the values of a loose tensor */
+    char *host;     /* the values of a loose tensor, all of them */
     bool fresh;     /* its first values have not been changed */
     int32_t whole;  /* a piece: the tensor of which it is one; -1: it is none */
     int64_t from;   /* and its first element there */
@@ -111,46 +112,36 @@ static zfi_mesh zfi_store_mesh(const zf_store *s, int32_t nodes)
     return (zfi_mesh){s->world / zfi_axes_product(&s->axes, 0, s->axes.count), nodes, s->axes};
 }
 
-/* Refuses checkpoints of ranks that have other axes than tensor: files have whole tensors. */
-static zf_status zfi_check_axes(const zf_store *s, const char *call, zf_error *error)
+/* The stage of this rank, counted from 1; 1 where there are no stages. */
+static int32_t zfi_store_stage(const zf_store *s)
 {
-    char mesh[ZFI_MESH_TEXT];
-    if (!s->axes.count || (s->axes.count == 1 && s->axes.axis[0].over == ZF_OVER_TENSOR))
-        return ZF_OK;
-    return zfi_fail(
-        error, ZF_ERR_ARGUMENT,
-        "%s: checkpoints are of ranks along data and tensor alone, and these are a mesh "
-        "of %s",
-        call, zfi_mesh_text(mesh, zfi_store_mesh(s, 1)));
+    return zfi_axis_at(&s->axes, ZF_OVER_PIPE) < 0
+               ? 1
+               : zfi_mesh_place(zfi_store_mesh(s, 1), ZF_OVER_PIPE, s->rank) + 1;
 }
 
-/* How the ranks along tensor have a tensor: the whole one is runs of `run` elements, of which each
- * rank has every `parts`-th, in their order; this one those of number `place`. */
-typedef struct zfi_dealt {
-    int64_t run;
-    int32_t parts, place; /* parts 1: each rank has all */
-} zfi_dealt;
-
-static zfi_dealt zfi_dealt_of(const zf_store *s, const zfi_stored *t)
+/* Ranks of another stage have the tensor, and this one knows its name and type alone. */
+static bool zfi_is_away(const zf_store *s, const zfi_stored *t)
 {
-    const zfi_mesh mesh = zfi_store_mesh(s, 1);
-    zfi_dealt box = {zf_shape_count(t->shape), 1, 0};
-    int32_t d = 0;
-    while (d < t->shape.rank && !t->spread.at[d]) d++;
-    if (d == t->shape.rank || !box.run) return box;
-    box.parts = zfi_mesh_size(mesh, ZF_OVER_TENSOR);
-    box.place = zfi_mesh_place(mesh, ZF_OVER_TENSOR, s->rank);
-    box.run = zfi_span(&t->shape, d, t->shape.rank);
-    return box;
+    return t->stage && t->stage != zfi_store_stage(s);
+}
+
+/* What this rank has of a tensor, besides shards. */
+static zfi_rank_box zfi_stored_box(const zf_store *s, const zfi_stored *t)
+{
+    return zfi_box_of(zfi_store_mesh(s, 1), &t->shape, &t->spread, s->rank);
 }
 
 /* The shape of the whole tensor. */
 static zf_shape zfi_whole_shape(const zf_store *s, const zfi_stored *t)
 {
-    zf_shape shape = t->shape;
-    for (int32_t d = 0; d < shape.rank; d++)
-        if (t->spread.at[d]) shape.dims[d] *= zfi_dealt_of(s, t).parts;
-    return shape;
+    return zfi_stored_box(s, t).share.whole;
+}
+
+/* Bytes of the values of a loose tensor. */
+static size_t zfi_loose_bytes(const zf_store *s, const zfi_stored *t)
+{
+    return (size_t)zf_shape_count(zfi_whole_shape(s, t)) * zf_dtype_size(t->dtype);
 }
 
 /* Refuses a call that needs the values of the store, while they are undefined. */
@@ -216,13 +207,26 @@ static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
     return b->data + (size_t)t->at * zf_dtype_size(t->dtype);
 }
 
-/* The values of a tensor that is loose, or of a piece whose whole is; NULL: it is not, or k is
- * -1. */
-static const char *zfi_loose_values(const zf_store *s, int32_t k)
+/* Tensor k is loose, or a piece of one that is. */
+static bool zfi_is_loose(const zf_store *s, int32_t k)
 {
     const zfi_stored *t = k < 0 ? NULL : &s->tensors[k];
-    const zfi_stored *of = !t || t->whole < 0 ? t : &s->tensors[t->whole];
-    return of && of->host ? of->host + (size_t)t->from * zf_dtype_size(t->dtype) : NULL;
+    return t && (t->whole < 0 ? t : &s->tensors[t->whole])->host;
+}
+
+/* Elements [first, first + count) of what this rank has of tensor k, which is loose. */
+static void zfi_loose_get(const zf_store *s, int32_t k, int64_t first, int64_t count, void *out)
+{
+    const zfi_stored *t = &s->tensors[k];
+    const char *from = (t->whole < 0 ? t : &s->tensors[t->whole])->host;
+    const size_t size = zf_dtype_size(t->dtype);
+    const zfi_rank_box box = zfi_stored_box(s, t);
+    for (int64_t at = 0, n; at < count; at += n) {
+        const int64_t whole = zfi_box_to_whole(&box, first + at, &n);
+        n = zfi_min(n, count - at);
+        memcpy((char *)out + (size_t)at * size, from + (size_t)(t->from + whole) * size,
+               (size_t)n * size);
+    }
 }
 
 /* A rank's part of a tensor: elements [first, first + count), at `data`; all of it, those in the
@@ -238,7 +242,7 @@ static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, i
     zfi_portion all = {.count = zfi_stored_count(t), .data = zfi_stored_data(s, t)}, mine;
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     int64_t part, begin, from, until, room;
-    if (zfi_is_tiled(t)) return (zfi_portion){0};
+    if (zfi_is_tiled(t) || zfi_is_away(s, t)) return (zfi_portion){0};
     if (!all.count || !b || (b->world < 2 && (!b->each || s->world < 2))) return all;
     room = zfi_stored_room(s, t);
     part = b->size / b->world;

@@ -50,7 +50,8 @@ ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training)
     for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
         const zfi_stored *t = &to->tensors[k];
         bool average = false;
-        const int32_t other = t->op == ZF_OP_param && t->whole < 0 && zfi_is_float(t->dtype)
+        const int32_t other = t->op == ZF_OP_param && t->whole < 0 && zfi_is_float(t->dtype) &&
+                                          !zfi_is_away(to, t)
                                   ? zfi_averaged(from, training, t->name, &average)
                                   : -1;
         some |= average;

@@ -1,4 +1,4 @@
-/* Loading a checkpoint, whatever the stage and the number of ranks that wrote it, in two phases,
+/* Loading a checkpoint, whatever the mesh and the stage of the ranks that wrote it, in two phases,
  * each of which all ranks end before any begins the next:
  *
  *     check     manifest and lists, then FILE -> piece for all that this rank needs
@@ -16,10 +16,17 @@ typedef struct zfi_extent {
     int32_t next; /* after it, an index into zfi_loading.extents; -1: none */
 } zfi_extent;
 
+/* A box of a tensor, of which some rank had elements. */
+typedef struct zfi_found_box {
+    zfi_rank_box box;
+    int32_t rank;  /* whose list had elements of it first */
+    int32_t first; /* of its extents */
+    int32_t next;  /* box of the tensor, an index into zfi_loading.boxes; -1: none */
+} zfi_found_box;
+
 /* What the checkpoint has of a tensor. */
 typedef struct zfi_found {
-    bool there;
-    int32_t first; /* of its extents */
+    int32_t first; /* of its boxes; -1: nothing is there */
     /* Of a state of which each rank or node has its own, if the checkpoint is of another number of
      * them: that number; else 0 */
     int64_t rows;
@@ -28,11 +35,12 @@ typedef struct zfi_found {
 
 static const zfi_found zfi_not_found = {.first = -1, .master = -1, .next_master = -1};
 
-/* Elements [first, first + count) of a tensor, some of which this rank needs. */
+/* Elements [first, first + count) of a box of a tensor, some of which this rank needs. */
 typedef struct zfi_part {
     int32_t tensor;
     int kind;     /* of the entry: a parameter may take the values of a state */
     int32_t rank; /* whose file; -1: that of what is whole */
+    int32_t box;  /* an index into zfi_loading.boxes, of whose elements: */
     int64_t first, count;
     uint64_t at; /* byte of the file */
     size_t sums; /* the checksums of its pieces are zfi_loading.sums[sums], ... */
@@ -54,6 +62,7 @@ typedef struct zfi_loading {
     zf_safetensors *files[2]; /* by kind; NULL: not opened */
     int32_t listed[2];        /* tensors, by kind */
     zfi_found *found;         /* by tensor; growing arrays: */
+    zfi_found_box *boxes;
     zfi_extent *extents;
     zfi_part *parts;
     uint32_t *sums;
@@ -75,8 +84,8 @@ typedef struct zfi_entry {
     const char *of;      /* of a state of a parameter: the parameter's name; */
     const char *adapter; /* of a parameter of an adapter: the adapter's; else NULL */
     zf_dtype dtype;
-    zf_shape shape;
-    int64_t first, count;      /* elements; */
+    zfi_rank_box box; /* of the tensor */
+    int64_t first, count;      /* elements of the box; */
     const zf_json *first_json; /* what says so; NULL: it is all of them */
     const zf_json *sums;
 } zfi_entry;
@@ -99,6 +108,30 @@ static zf_status zfi_entry_sums(const zfi_loading *l, zfi_entry *entry, zf_error
     if ((uint64_t)zf_json_length(entry->sums) == pieces) return ZF_OK;
     return zf_json_fail(entry->sums, error, "has %lld checksums; %zu bytes have %zu",
                         (long long)zf_json_length(entry->sums), bytes, pieces);
+}
+
+/* "box" of a part, if it has one: [[from, until], ...] */
+static zf_status zfi_entry_box(zfi_entry *entry, zf_error *error)
+{
+    const zf_json *json = zf_json_member(entry->json, "box"), *at = zf_json_first(json);
+    if (!json) return ZF_OK;
+    if (zf_json_type_of(json) != ZF_JSON_ARRAY ||
+        zf_json_length(json) != entry->box.share.whole.rank)
+        return zf_json_expected(json, error, "an array of %d ranges, one for each dimension",
+                                (int)entry->box.share.whole.rank);
+    for (int32_t d = 0; d < entry->box.share.whole.rank; d++, at = zf_json_next(at)) {
+        int64_t until = 0;
+        if (zf_json_type_of(at) != ZF_JSON_ARRAY || zf_json_length(at) != 2)
+            return zf_json_expected(at, error, "[from, until]");
+        if (zf_json_to_int(zf_json_first(at), 0, entry->box.share.whole.dims[d], &entry->box.share.at[d],
+                           error) ||
+            zf_json_to_int(zf_json_next(zf_json_first(at)), entry->box.share.at[d],
+                           entry->box.share.whole.dims[d], &until, error))
+            return error->status;
+        entry->box.shape.dims[d] = until - entry->box.share.at[d];
+    }
+    entry->count = zf_shape_count(entry->box.shape);
+    return ZF_OK;
 }
 
 /* "first" and "count" of a part. */
@@ -169,9 +202,11 @@ static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_e
         return zf_json_expected(values[2], error, "a dtype such as \"f32\"");
     zfi_tensor_file(file, entry->kind, l->rank, l->world);
     if (strcmp(text[3], file)) return zf_json_expected(values[3], error, "\"%s\"", file);
-    if (zfi_safetensors_shape(values[4], &entry->shape, error)) return error->status;
-    entry->count = zf_shape_count(entry->shape);
-    if (l->rank >= 0 && zfi_entry_range(entry, error)) return error->status;
+    if (zfi_safetensors_shape(values[4], &entry->box.share.whole, error)) return error->status;
+    entry->box.shape = entry->box.share.whole;
+    entry->count = zf_shape_count(entry->box.shape);
+    if (l->rank >= 0 && (zfi_entry_box(entry, error) || zfi_entry_range(entry, error)))
+        return error->status;
     entry->sums = values[5];
     return zfi_entry_sums(l, entry, error);
 }
@@ -203,7 +238,7 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
     const zf_safetensors *file;
     const zf_safetensors_entry *there;
     int32_t index;
-    zf_shape shape = entry->first_json ? ZF_SHAPE(entry->count) : entry->shape;
+    zf_shape shape = entry->first_json ? ZF_SHAPE(entry->count) : entry->box.share.whole;
     char name[ZFI_PART_NAME], type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT], list[ZFI_FILE_NAME];
     const char *who = l->rank < 0 ? zfi_the_manifest : zfi_rank_file(list, l->rank, l->world);
     if (l->rank >= 0 && !l->files[entry->kind] && zfi_load_header(l, entry->kind))
@@ -225,17 +260,39 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
                     who, zfi_type_text(type, entry->dtype, &shape));
 }
 
-/* The entry's elements follow those of tensor k that are there. The first rank has the beginnings
- * of all pieces. In a mesh, values that each rank has of its own come in another order
- * (store/manifest.c). */
-static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *entry)
+/* The entry's box among those of tensor k, with which no other has an element in common; it is added
+ * if it is not there. -1 with the store's error. */
+static int32_t zfi_load_box(zfi_loading *l, int32_t k, const zfi_entry *entry)
 {
     zf_error *error = &l->store->error;
-    zfi_found *found = &l->found[k];
+    int32_t n = l->found[k].first;
+    while (n >= 0 && !zfi_same_box(&l->boxes[n].box, &entry->box)) {
+        if (zfi_boxes_meet(&l->boxes[n].box, &entry->box)) {
+            zf_json_fail(entry->json, error, "has elements of \"%s\" that another box has: they overlap",
+                         entry->name);
+            return -1;
+        }
+        n = l->boxes[n].next;
+    }
+    if (n >= 0) return n;
+    if (!zfi_push(&l->memory, l->boxes,
+                  ((zfi_found_box){entry->box, l->rank, -1, l->found[k].first}))) {
+        zfi_nomem(error);
+        return -1;
+    }
+    return l->found[k].first = zfi_len(l->boxes) - 1;
+}
+
+/* The entry's elements follow those of its box that are there. The first rank has the beginnings of
+ * all pieces. Values that each rank has of its own come in another order (store/manifest.c). */
+static zf_status zfi_load_follows(zfi_loading *l, int32_t k, int32_t box, const zfi_entry *entry)
+{
+    zf_error *error = &l->store->error;
+    zfi_found_box *found = &l->boxes[box];
     const int64_t end = entry->first + entry->count;
-    int32_t at = -1, next = found->there ? found->first : -1;
+    int32_t at = -1, next = found->first;
     int64_t upto, limit;
-    if (!entry->first_json && found->there)
+    if (!entry->first_json && found->first >= 0)
         return zf_json_fail(entry->json, error, "lists \"%s\" again", entry->name);
     while (next >= 0 && l->extents[next].begin <= entry->first)
         at = next, next = l->extents[next].next;
@@ -246,7 +303,7 @@ static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *en
                             "is %lld, but the parts before end at element %lld of \"%s\": they "
                             "overlap",
                             (long long)entry->first, (long long)upto, entry->name);
-    if (entry->first > upto && (at < 0 || l->rank) &&
+    if (entry->first > upto && (at < 0 || l->rank != found->rank) &&
         !zfi_is_left(l->store->tensors[k].role))
         return zf_json_fail(entry->first_json, error,
                             "is %lld, but the parts before end at element %lld of \"%s\": what is "
@@ -259,16 +316,16 @@ static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *en
     if (!zfi_push(&l->memory, l->extents, ((zfi_extent){entry->first, end, next})))
         return zfi_nomem(error);
     *(at < 0 ? &found->first : &l->extents[at].next) = zfi_len(l->extents) - 1;
-    found->there = true;
     return ZF_OK;
 }
 
 /* Notes that this rank needs some of the entry. */
-static zf_status zfi_load_later(zfi_loading *l, int32_t tensor, const zfi_entry *entry, uint64_t at)
+static zf_status zfi_load_later(zfi_loading *l, int32_t tensor, int32_t box,
+                                const zfi_entry *entry, uint64_t at)
 {
     zf_error *error = &l->store->error;
-    zfi_part part = {tensor, entry->kind,       l->rank, entry->first, entry->count,
-                     at, stbds_arrlenu(l->sums)};
+    zfi_part part = {tensor, entry->kind,  l->rank,      box,
+                     entry->first, entry->count, at, stbds_arrlenu(l->sums)};
     const zf_json *sum = l->manifest.format == 1 ? entry->sums : zf_json_first(entry->sums);
     while (sum) {
         uint32_t crc = 0;
@@ -310,7 +367,7 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
                                               .param = zfi_load_text(s, entry->of),
                                               .adapter = zfi_load_text(s, entry->adapter),
                                               .dtype = entry->dtype,
-                                              .shape = entry->shape,
+                                              .shape = entry->box.share.whole,
                                               .of = -1,
                                               .bucket = -1});
     if (k >= 0 && !s->memory.failed && zfi_push(&l->memory, l->found, zfi_not_found)) return k;
@@ -325,8 +382,9 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
 static bool zfi_load_means(const zf_store *s, const zfi_stored *t, const zfi_entry *entry)
 {
     return t->bucket >= 0 && s->buckets[t->bucket].each && t->dtype == ZF_F32 &&
-           entry->dtype == ZF_F32 && entry->shape.rank == 2 && entry->shape.dims[0] > 0 &&
-           entry->shape.dims[0] != t->shape.dims[0] && entry->shape.dims[1] == t->shape.dims[1];
+           entry->dtype == ZF_F32 && entry->box.share.whole.rank == 2 && entry->box.share.whole.dims[0] > 0 &&
+           entry->box.share.whole.dims[0] != t->shape.dims[0] &&
+           entry->box.share.whole.dims[1] == t->shape.dims[1];
 }
 
 /* Records of what quantised gradients have left to send, here or in the file, which are not those
@@ -335,7 +393,24 @@ static bool zfi_load_drops(const zfi_stored *t, const zfi_entry *entry)
 {
     return t->bucket >= 0 && zfi_is_left(t->role) &&
            (t->dtype == ZF_U8 || entry->dtype == ZF_U8) &&
-           (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape));
+           (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->box.share.whole));
+}
+
+/* Some of the entry's elements may be among those that this rank holds of tensor k; `whole`: of which
+ * k is a piece, or k. */
+static bool zfi_load_needs(const zfi_loading *l, int32_t k, int32_t whole, const zfi_entry *entry)
+{
+    const zf_store *s = l->store;
+    const zfi_portion has = zfi_portion_of(s, k);
+    const zfi_rank_box box = zfi_stored_box(s, &s->tensors[whole]);
+    int64_t first = s->tensors[k].from + has.first, last = first + has.count - 1, from, until, run;
+    if (zfi_is_away(s, &s->tensors[k]) || !has.count || !entry->count) return false;
+    if (l->found[whole].rows) return true;
+    if (!zfi_boxes_meet(&box, &entry->box)) return false;
+    from = zfi_box_to_whole(&entry->box, entry->first, &run);
+    until = zfi_box_to_whole(&entry->box, entry->first + entry->count - 1, &run);
+    first = zfi_box_to_whole(&box, first, &run), last = zfi_box_to_whole(&box, last, &run);
+    return first <= until && from <= last;
 }
 
 /* The store has the tensor, with that dtype and shape, and so has the file. */
@@ -346,8 +421,8 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
     const zfi_stored *t;
     zf_shape whole;
     char type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT], path[ZFI_ASIDE_MAX], name[ZFI_FILE_NAME];
-    zfi_portion portion;
     uint64_t at = 0;
+    int32_t box;
     zf_status status = ZF_OK;
     if (l->rank < 0 && (status = zfi_load_look(l, entry, &at))) return status;
     if ((status = zfi_file_in(path, l->path, zfi_tensor_file(name, entry->kind, l->rank, l->world),
@@ -372,24 +447,20 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
                         zfi_roles[t->role].text);
     if (zfi_load_drops(t, entry)) return ZF_OK;
     whole = zfi_whole_shape(s, t);
-    if (zfi_load_means(s, t, entry)) l->found[k].rows = entry->shape.dims[0];
-    else if (t->dtype != entry->dtype || !zfi_same_shape(&whole, &entry->shape))
+    if (zfi_load_means(s, t, entry)) l->found[k].rows = entry->box.share.whole.dims[0];
+    else if (t->dtype != entry->dtype || !zfi_same_shape(&whole, &entry->box.share.whole))
         return zfi_fail(&s->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the store",
                         zfi_path_tail(path), entry->name,
-                        zfi_type_text(type, entry->dtype, &entry->shape),
+                        zfi_type_text(type, entry->dtype, &entry->box.share.whole),
                         zfi_type_text(other, t->dtype, &whole));
-    if ((status = zfi_load_follows(l, k, entry))) return status;
-    if (zfi_is_tiled(t)) k = t->next;
-    for (bool looked = l->rank < 0; k >= 0 && !status; k = s->tensors[k].next) {
-        const int64_t from = s->tensors[k].from;
-        portion = zfi_portion_of(s, k);
-        if (!l->found[k].rows && zfi_dealt_of(s, t).parts < 2 &&
-            (from + portion.first >= entry->first + entry->count ||
-             entry->first >= from + portion.first + portion.count))
-            continue;
+    if ((box = zfi_load_box(l, k, entry)) < 0) return s->error.status;
+    if ((status = zfi_load_follows(l, k, box, entry))) return status;
+    for (int32_t n = zfi_is_tiled(t) ? t->next : k, looked = l->rank < 0; n >= 0 && !status;
+         n = s->tensors[n].next) {
+        if (!zfi_load_needs(l, n, k, entry)) continue;
         if (!looked && (status = zfi_load_look(l, entry, &at))) return status;
         looked = true;
-        status = zfi_load_later(l, k, entry, at);
+        status = zfi_load_later(l, n, box, entry, at);
     }
     return status;
 }
@@ -500,6 +571,32 @@ static zf_status zfi_load_seed(zfi_loading *l)
     return ZF_OK;
 }
 
+/* The boxes of tensor k have all of its elements. */
+static zf_status zfi_load_boxes_complete(const zfi_loading *l, int32_t k)
+{
+    zf_store *s = l->store;
+    const zfi_stored *t = &s->tensors[k];
+    const zfi_found *found = &l->found[k];
+    int64_t left = zf_shape_count(zfi_whole_shape(s, t));
+    for (int32_t n = found->first; n >= 0; n = l->boxes[n].next) {
+        const zfi_found_box *b = &l->boxes[n];
+        int64_t upto = 0;
+        const int64_t all = found->rows ? found->rows * t->shape.dims[1]
+                                        : zf_shape_count(b->box.shape);
+        for (int32_t at = b->first; at >= 0 && l->extents[at].begin == upto;)
+            upto = l->extents[at].upto, at = l->extents[at].next;
+        if (upto < all)
+            return zfi_fail(&s->error, ZF_ERR_FORMAT,
+                            "%s: the ranks' parts of \"%s\" end at element %lld of %lld",
+                            zfi_path_tail(l->path), t->name, (long long)upto, (long long)all);
+        left -= zf_shape_count(b->box.shape);
+    }
+    if (left <= 0 || found->rows) return ZF_OK;
+    return zfi_fail(&s->error, ZF_ERR_FORMAT,
+                    "%s: the boxes of \"%s\" leave a gap of %lld of its elements",
+                    zfi_path_tail(l->path), t->name, (long long)left);
+}
+
 /* Everything that the store has is there, and all of it. */
 static zf_status zfi_load_complete(const zfi_loading *l)
 {
@@ -508,21 +605,15 @@ static zf_status zfi_load_complete(const zfi_loading *l)
         const zfi_stored *t = &s->tensors[k];
         const zfi_found *found = &l->found[k];
         const int kind = zfi_kind_of(t);
-        int64_t upto = 0, all;
+        zf_status status;
         if ((kind && l->d.params_only) || t->whole >= 0) continue;
-        if (!found->there && (l->d.merge || zfi_is_left(t->role))) continue;
-        if (!found->there)
+        if (found->first < 0 && (l->d.merge || zfi_is_left(t->role))) continue;
+        if (found->first < 0)
             return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                             "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
                             zfi_path_tail(l->path), zfi_kinds[kind].name, t->name,
                             kind ? " or optimizer" : "");
-        for (int32_t n = found->first; n >= 0 && l->extents[n].begin == upto;)
-            upto = l->extents[n].upto, n = l->extents[n].next;
-        all = found->rows ? found->rows * t->shape.dims[1] : zfi_stored_count(t);
-        if (upto < all)
-            return zfi_fail(&s->error, ZF_ERR_FORMAT,
-                            "%s: the ranks' parts of \"%s\" end at element %lld of %lld",
-                            zfi_path_tail(l->path), t->name, (long long)upto, (long long)all);
+        if ((status = zfi_load_boxes_complete(l, k))) return status;
     }
     return ZF_OK;
 }
@@ -622,24 +713,24 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     status = zfi_stored_put(s, t, portion->data + (size_t)(from - portion->first) * size, data,
                             (size_t)(until - from) * size, &s->error);
     for (int32_t m = l->found[k].master; m >= 0 && !status; m = l->found[m].next_master)
-        if (!l->found[s->tensors[m].whole < 0 ? m : s->tensors[m].whole].there)
+        if (l->found[s->tensors[m].whole < 0 ? m : s->tensors[m].whole].first < 0)
             status = zfi_store_put_master(s, m, from, until, data, &s->error); /* they start anew */
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
-/* Elements [from, until) of the whole tensor, at `data`: those that this rank has of it. */
-static zf_status zfi_load_put_box(zfi_loading *l, int32_t k, int64_t from, int64_t until,
-                                  const char *data)
+/* Elements [from, until) of a box, at `data`: those that this rank has of the tensor. */
+static zf_status zfi_load_put_box(zfi_loading *l, int32_t k, const zfi_rank_box *box, int64_t from,
+                                  int64_t until, const char *data)
 {
     const zfi_stored *t = &l->store->tensors[k];
-    const zfi_dealt box = zfi_dealt_of(l->store, t);
+    const zfi_rank_box ours = zfi_stored_box(l->store, t);
     const zfi_portion mine = zfi_portion_of(l->store, k);
     zf_status status = ZF_OK;
     for (int64_t at = from, n; at < until && !status; at += n) {
-        const int64_t number = at / box.run, to = number / box.parts * box.run + at % box.run;
-        int64_t first, end;
-        n = zfi_min(box.run - at % box.run, until - at);
-        if (number % box.parts != box.place) continue;
+        const int64_t whole = zfi_box_to_whole(box, at, &n);
+        int64_t run, to = zfi_box_of_whole(&ours, whole, &run), first, end;
+        n = zfi_min(zfi_min(n, run), until - at);
+        if (to < 0) continue;
         first = to > mine.first ? to : mine.first;
         end = zfi_min(to + n, mine.first + mine.count);
         if (first < end)
@@ -692,7 +783,8 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     zf_error *error = &l->store->error;
     const zfi_stored *t = &l->store->tensors[part->tensor];
     const zfi_portion portion = zfi_portion_of(l->store, part->tensor);
-    const bool boxed = zfi_dealt_of(l->store, t).parts > 1;
+    const zfi_rank_box *const box = &l->boxes[part->box].box, ours = zfi_stored_box(l->store, t);
+    const bool boxed = t->whole < 0 && !zfi_same_box(box, &ours);
     const bool means = l->found[part->tensor].rows > 0; /* of all ranks' parts */
     const int64_t size = (int64_t)zf_dtype_size(t->dtype),
                   begin = means || boxed ? part->first : portion.first,
@@ -724,7 +816,7 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
             int64_t first = low > begin ? low : begin, last = high < end ? high : end;
             const char *data = l->piece + (first - low) * size;
             zf_status status = means   ? zfi_load_add_rows(l, part->tensor, first, last, data)
-                               : boxed ? zfi_load_put_box(l, part->tensor, first, last, data)
+                               : boxed ? zfi_load_put_box(l, part->tensor, box, first, last, data)
                                        : zfi_load_put(l, part->tensor, &portion, first, last, data);
             if (status) return status;
         }
@@ -770,7 +862,6 @@ static zf_status zfi_load_check(zfi_loading *l)
     zf_store *s = l->store;
     zf_status status;
     l->adds = l->d.merge || !zfi_len(s->tensors);
-    if ((status = zfi_check_axes(s, "zf_load", &s->error))) return status;
     status = s->backend->synchronize(s->backend->self, &s->error);
     if (status) return zfi_fail(&s->error, status, "zf_load: the backend failed");
     status = zfi_manifest_read(&l->manifest, l->path, &l->memory.allocator, &s->error);
@@ -788,7 +879,7 @@ static zf_status zfi_load_check(zfi_loading *l)
     if ((status = zfi_load_parts(l, false))) return status;
     for (int32_t k = l->mark.tensors; k < zfi_len(s->tensors) && !status; k++) {
         zfi_stored *t = &s->tensors[k];
-        if (!(t->host = zfi_calloc(&s->memory, zfi_stored_bytes(t), 1)))
+        if (!(t->host = zfi_calloc(&s->memory, zfi_loose_bytes(s, t), 1)))
             status = zfi_nomem(&s->error);
     }
     return status;
@@ -805,7 +896,7 @@ static zf_status zfi_load_nothing_left(zfi_loading *l)
         const zfi_stored *t = &s->tensors[k];
         const zfi_portion mine = zfi_portion_of(s, k);
         const size_t bytes = (size_t)mine.count * zf_dtype_size(t->dtype);
-        if (l->found[k].there || !zfi_is_left(t->role)) continue;
+        if (l->found[k].first >= 0 || !zfi_is_left(t->role)) continue;
         for (size_t at = 0; at < bytes && !status; at += ZFI_PIECE)
             status = zfi_stored_put(s, t, mine.data + at, l->piece,
                                     bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE, &s->error);
@@ -843,6 +934,7 @@ static void zfi_load_end(zfi_loading *l, zf_status status)
         s->seed = l->seed;
     }
     zfi_array_free(&l->memory, l->found);
+    zfi_array_free(&l->memory, l->boxes);
     zfi_array_free(&l->memory, l->extents);
     zfi_free(&l->memory, l->piece, ZFI_PIECE);
     zfi_array_free(&l->memory, l->parts);

@@ -69,7 +69,9 @@ ZF_API zf_status zf_lora_copy(zf_store *s, const char *to, const char *from)
     for (int pass = 0; pass < 2; pass++)
         for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++) {
             const zfi_stored *t = &s->tensors[k];
-            if (!t->adapter || strcmp(t->adapter, names[0]) || t->whole >= 0) continue;
+            if (!t->adapter || strcmp(t->adapter, names[0]) || t->whole >= 0 ||
+                zfi_is_away(s, t))
+                continue;
             if (pass) status = zfi_copy_one(s, k, names[0], names[1]);
             else if (zfi_copied_from(s, k, names[0], names[1]) < 0) status = s->error.status;
         }

@@ -5,7 +5,7 @@
  *     commit    rank 0: the manifest, and PATH.zf-new becomes PATH
  */
 
-/* What one rank writes: the whole tensors (rank 0 does), or its ranges of the sharded ones. */
+/* What one rank writes: the whole tensors (rank 0 does), or its parts of others. */
 typedef struct zfi_list {
     int32_t rank;        /* of the files' names; -1: what is whole */
     bool there[2];       /* by kind: there is such a file */
@@ -20,11 +20,7 @@ typedef struct zfi_saving {
     zfi_memory memory;
     char *piece;
     bool *wanted; /* by tensor: the checkpoint has it */
-    bool cut;     /* something of it is */
-    bool mesh;    /* ranks along tensor have parts of tensors, which rank 0 writes whole: */
-    char *parts_of; /* the parts of all of them, of one tensor; */
-    size_t room;    /* so many bytes; */
-    int32_t done;   /* and so many tensors have been brought together */
+    bool cut;     /* ranks have parts of it */
     zfi_list whole, parts;
     char aside[ZFI_ASIDE_MAX]; /* "": not begun by this rank, or committed */
     int lock;                  /* of aside, by rank 0; -1: none */
@@ -90,22 +86,45 @@ static const zfi_stored *zfi_named_tensor(const zf_store *s, const zfi_stored *t
     return t->whole < 0 ? t : &s->tensors[t->whole];
 }
 
+/* Another rank writes what this one has of a tensor, since it has the same: the first along each
+ * axis along which they are equal does. */
+static bool zfi_another_writes(const zf_store *s, const zfi_stored *t, bool sharded)
+{
+    const zfi_mesh mesh = zfi_store_mesh(s, zfi_store_nodes(s));
+    if (!sharded && zfi_mesh_place(mesh, ZF_OVER_DATA, s->rank)) return true;
+    for (int32_t k = 0; k < s->axes.count; k++) {
+        const int32_t over = s->axes.axis[k].over;
+        const bool apart = zfi_spread_cut(&t->spread) & zfi_axis_bit(over) ||
+                           (over == ZF_OVER_PIPE && t->stage);
+        if (!apart && zfi_mesh_place(mesh, over, s->rank)) return true;
+    }
+    return sharded && zfi_is_replica(s, t, s->rank);
+}
+
+/* Rank 0 does not have all of it. */
+static bool zfi_is_in_parts(const zf_store *s, const zfi_stored *t, bool sharded)
+{
+    const zfi_rank_box box = zfi_stored_box(s, t);
+    return sharded || t->stage > 1 || zfi_box_is_part(&box);
+}
+
 /* The list has something of tensor k; *portion is what. One in pieces that are whole on each rank
  * is listed itself; of pieces that are sharded, each. */
 static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, int32_t k,
                          zfi_portion *portion)
 {
-    const zfi_stored *t = &s->store->tensors[k];
-    if (zfi_kind_of(t) != kind) return false;
-    *portion = zfi_portion_of(s->store, zfi_is_tiled(t) ? t->next : k);
-    if (s->mesh) /* rank 0 has all */
-        *portion = (zfi_portion){.count = zf_shape_count(zfi_whole_shape(s->store, t))};
-    if (t->whole >= 0 && !portion->cut) return false;
-    if (zfi_is_tiled(t) && portion->cut) return false;
+    const zf_store *store = s->store;
+    const zfi_stored *t = &store->tensors[k];
+    bool sharded;
+    if (zfi_kind_of(t) != kind || zfi_is_away(store, t)) return false;
+    *portion = zfi_portion_of(store, zfi_is_tiled(t) ? t->next : k);
+    sharded = portion->cut;
+    if (t->whole >= 0 ? !sharded : zfi_is_tiled(t) && sharded) return false;
     if (zfi_is_tiled(t)) portion->count = zfi_stored_count(t);
     portion->first += t->from;
+    portion->cut = zfi_is_in_parts(store, t, sharded);
     return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut) &&
-           !zfi_is_replica(s->store, &s->store->tensors[k], s->store->rank) && s->wanted[k];
+           !zfi_another_writes(store, t, sharded) && s->wanted[k];
 }
 
 /* Whether all floats in `bytes` bytes are finite: no exponent is all ones. */
@@ -147,74 +166,15 @@ static zf_status zfi_save_get(zfi_saving *s, const zfi_stored *t, const zfi_port
     return status;
 }
 
-/* Other ranks, which wait for the part of this one, get its error. */
-static zf_status zfi_save_give_up(const zf_store *store, zf_status status)
-{
-    if (store->comm->abort) store->comm->abort(store->comm->self, status, store->error.text);
-    return status;
-}
-
-/* Brings the parts of tensor k together, on all ranks. Collective. */
-static zf_status zfi_save_gather(zfi_saving *s, int32_t k)
-{
-    zf_store *store = s->store;
-    const zfi_stored *t = &store->tensors[k];
-    const zfi_mesh mesh = zfi_store_mesh(store, 1);
-    const zfi_dealt box = zfi_dealt_of(store, t);
-    const size_t each = zfi_stored_bytes(t), bytes = each * (size_t)box.parts;
-    char *more = bytes > s->room ? zfi_realloc(&s->memory, s->parts_of, s->room, bytes) : NULL;
-    zf_collective call = {.op = ZF_OP_all_gather,
-                          .dtype = t->dtype,
-                          .count = zfi_stored_count(t),
-                          .group = zfi_mesh_group(mesh, ZF_OVER_TENSOR, store->rank)};
-    zf_status status;
-    s->done++;
-    if (more) s->parts_of = more, s->room = bytes;
-    if (bytes > s->room) return zfi_save_give_up(store, zfi_nomem(&store->error));
-    call.out = s->parts_of, call.in = s->parts_of + (size_t)box.place * each;
-    status = zfi_store_get(store, k, s->parts_of + (size_t)box.place * each, 0, "zf_save",
-                           &store->error);
-    if (status) return zfi_save_give_up(store, status);
-    if (box.parts < 2 || !call.count) return ZF_OK;
-    return store->comm->run(store->comm->self, &call, &store->error);
-}
-
-/* The same of all tensors that are still to come, after an error of rank 0, and on other ranks. */
-static zf_status zfi_save_gather_rest(zfi_saving *s)
-{
-    zfi_portion portion;
-    zf_status status = ZF_OK;
-    int32_t n = 0;
-    for (int kind = 0; kind < 2; kind++)
-        for (int32_t k = 0; k < zfi_len(s->store->tensors) && !status; k++)
-            if (zfi_list_has(s, &s->whole, kind, k, &portion) && n++ >= s->done)
-                status = zfi_save_gather(s, k);
-    return status;
-}
-
-/* Bytes [at, at + bytes) of the whole tensor, of which the parts have been brought together, to
- * s->piece. */
-static void zfi_save_join(zfi_saving *s, const zfi_stored *t, size_t at, size_t bytes)
-{
-    const zfi_dealt box = zfi_dealt_of(s->store, t);
-    const size_t run = (size_t)box.run * zf_dtype_size(t->dtype), each = zfi_stored_bytes(t);
-    for (size_t end = at + bytes, to = 0, n; at < end; at += n, to += n) {
-        const size_t number = at / run, part = number % (size_t)box.parts, in = at % run;
-        n = run - in < end - at ? run - in : end - at;
-        memcpy(s->piece + to, s->parts_of + part * each + number / (size_t)box.parts * run + in, n);
-    }
-}
-
 static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_writer *file,
                                  int32_t index, const zfi_stored *t, const zfi_portion *portion)
 {
     zf_error *error = &s->store->error;
     size_t bytes = (size_t)portion->count * zf_dtype_size(t->dtype), n;
-    zf_status status = s->mesh ? zfi_save_gather(s, (int32_t)(t - s->store->tensors)) : ZF_OK;
+    zf_status status = ZF_OK;
     for (size_t at = 0; at < bytes && !status; at += n) {
         n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
-        if (s->mesh) zfi_save_join(s, t, at, n);
-        else status = zfi_save_get(s, t, portion, at, n);
+        status = zfi_save_get(s, t, portion, at, n);
         if (status) return zfi_fail(error, status, "zf_save: %s cannot be read", t->name);
         if (s->d.finite && !zfi_is_finite(t->dtype, s->piece, n))
             return zfi_fail(error, ZF_ERR_NAN,
@@ -253,7 +213,7 @@ static zf_status zfi_save_file(zfi_saving *s, zfi_list *list, int kind)
         zfi_part_name(part, zfi_named_tensor(store, t)->name, list->rank, portion.first,
                       portion.count);
         zf_safetensors_declare(file, part, t->dtype,
-                               portion.cut ? ZF_SHAPE(portion.count) : zfi_whole_shape(store, t));
+                               portion.cut ? ZF_SHAPE(portion.count) : t->shape);
     }
     for (int32_t i = 0; i < zfi_len(store->tensors) && !status && !file->error.status; i++)
         if (zfi_list_has(s, list, kind, i, &portion))
@@ -294,8 +254,23 @@ static void zfi_put_role(zf_json_writer *json, const zfi_stored *t)
     }
 }
 
+/* The member "box" of what ranks have boxes of: [from, until) along each dimension. */
+static void zfi_put_box(zf_json_writer *json, const zfi_rank_box *box)
+{
+    if (!zfi_box_is_part(box)) return;
+    zf_json_put_key(json, "box");
+    zf_json_begin_array(json);
+    for (int axis = 0; axis < box->shape.rank; axis++) {
+        zf_json_begin_array(json);
+        zf_json_put_int(json, box->share.at[axis]);
+        zf_json_put_int(json, box->share.at[axis] + box->shape.dims[axis]);
+        zf_json_end(json);
+    }
+    zf_json_end(json);
+}
+
 /* One of "tensors"; returns how many of the sums it has. */
-static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, zf_shape shape,
+static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const zfi_rank_box *box,
                              const zfi_portion *portion, int kind, const char *file,
                              const uint32_t *sums)
 {
@@ -309,9 +284,11 @@ static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, zf_shape
     zfi_put_text(json, "dtype", zf_dtype_name(t->dtype));
     zf_json_put_key(json, "shape");
     zf_json_begin_array(json);
-    for (int axis = 0; axis < shape.rank; axis++) zf_json_put_int(json, shape.dims[axis]);
+    for (int axis = 0; axis < box->share.whole.rank; axis++)
+        zf_json_put_int(json, box->share.whole.dims[axis]);
     zf_json_end(json);
     if (portion->cut) {
+        zfi_put_box(json, box);
         zf_json_put_key(json, "first");
         zf_json_put_int(json, portion->first);
         zf_json_put_key(json, "count");
@@ -346,9 +323,9 @@ static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writ
         zfi_tensor_file(file, kind, list->rank, s->store->world);
         for (int32_t i = 0; i < zfi_len(store->tensors); i++) {
             const zfi_stored *t = zfi_named_tensor(store, &store->tensors[i]);
+            const zfi_rank_box box = zfi_stored_box(store, t);
             if (zfi_list_has(s, list, kind, i, &portion))
-                sums +=
-                    zfi_put_tensor(json, t, zfi_whole_shape(store, t), &portion, kind, file, sums);
+                sums += zfi_put_tensor(json, t, &box, &portion, kind, file, sums);
         }
     }
     zf_json_end(json);
@@ -422,7 +399,7 @@ static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
     zf_json_put_key(json, "library");
     zf_json_put_string(json, "zeroflow");
     zf_json_put_key(json, "format");
-    zf_json_put_int(json, ZFI_CHECKPOINT_FORMAT);
+    zf_json_put_int(json, s->store->axes.count ? ZFI_CHECKPOINT_FORMAT : ZFI_FORMAT_WITHOUT_BOXES);
     zf_json_put_key(json, "step");
     zf_json_put_int(json, s->store->step);
     zfi_put_trainings(s->store, json);
@@ -477,6 +454,15 @@ static zf_status zfi_save_attachments(zfi_saving *s)
 
 /* ---------------------------------------------------------------------------------- phases */
 
+/* The number of a rank's files: those of ranks along data have the order of their shards. */
+static int32_t zfi_file_rank(const zf_store *s)
+{
+    const zfi_mesh mesh = zfi_store_mesh(s, zfi_store_nodes(s));
+    const int32_t place = zfi_mesh_place(mesh, ZF_OVER_DATA, s->rank);
+    return s->rank + (zfi_mesh_shard(mesh, mesh.world, s->rank) - place) *
+                         zfi_mesh_stride(mesh, ZF_OVER_DATA);
+}
+
 static zf_status zfi_save_begin(zfi_saving *s)
 {
     zf_store *store = s->store;
@@ -484,19 +470,12 @@ static zf_status zfi_save_begin(zfi_saving *s)
     if (!s->path) return zfi_fail(&store->error, ZF_ERR_ARGUMENT, "zf_save: no path");
     if (!*s->path) return zfi_fail(&store->error, ZF_ERR_ARGUMENT, "an empty path");
     if ((status = zfi_check_defined(store, "zf_save", &store->error))) return status;
-    if ((status = zfi_check_axes(store, "zf_save", &store->error))) return status;
     if ((status = zfi_check_save(&s->d, &store->error))) return status;
     status = store->backend->synchronize(store->backend->self, &store->error);
     if (status) return zfi_fail(&store->error, status, "zf_save: the backend failed");
     s->whole.rank = -1;
-    s->mesh = store->axes.count > 0;
-    if (s->mesh && !(store->comm && store->comm->run))
-        return zfi_fail(&store->error, ZF_ERR_ARGUMENT,
-                        "zf_save: the parts of ranks along tensor cannot be brought together "
-                        "(zf_comm.run is NULL)");
-    /* in the order in which ranks have shards */
-    s->parts.rank = zfi_mesh_shard(zfi_mesh_along_data(store->world, zfi_store_nodes(store)),
-                                   store->world, store->rank);
+    s->parts.rank = zfi_file_rank(store);
+    s->cut = store->axes.count > 0;
     s->memory = zfi_memory_of(&store->memory.allocator);
     s->piece = zfi_realloc(&s->memory, NULL, 0, ZFI_PIECE);
     s->wanted = zfi_calloc(&s->memory, (size_t)zfi_len(store->tensors), sizeof *s->wanted);
@@ -505,7 +484,7 @@ static zf_status zfi_save_begin(zfi_saving *s)
         zf_stored about = zf_store_at(
             store, (int32_t)(zfi_named_tensor(store, &store->tensors[k]) - store->tensors));
         s->wanted[k] = !s->d.select || s->d.select(s->d.user, &about);
-        s->cut |= s->wanted[k] && zfi_portion_of(store, k).cut && !s->mesh;
+        s->cut |= s->wanted[k] && zfi_portion_of(store, k).cut;
     }
     if (store->rank) return ZF_OK;
     status = zfi_directory_begin(s->path, zfi_manifest_name, s->aside, &store->error);
@@ -520,19 +499,12 @@ static zf_status zfi_save_write(zfi_saving *s)
     zf_status status = ZF_OK;
     if (store->rank) { /* where rank 0 has begun */
         char place[ZFI_PATH_MAX];
-        if (s->mesh) return zfi_save_gather_rest(s);
         if (!s->cut) return ZF_OK;
         if ((status = zfi_path_resolve(s->path, place, &store->error))) return status;
         snprintf(s->aside, sizeof s->aside, "%s.zf-new", place);
     }
     for (int kind = 0; kind < 2 && !status && !store->rank; kind++)
         status = zfi_save_file(s, &s->whole, kind);
-    if (s->mesh && status != ZF_ERR_COMM) {
-        const zf_error first = store->error;
-        const zf_status rest = zfi_save_gather_rest(s);
-        if (status) store->error = first;
-        else status = rest;
-    }
     for (int kind = 0; kind < 2 && !status && s->cut; kind++)
         status = zfi_save_file(s, &s->parts, kind);
     if (!status && s->cut) status = zfi_save_parts(s);
@@ -566,7 +538,6 @@ static void zfi_save_end(zfi_saving *s)
     zfi_array_free(&s->memory, s->whole.sums);
     zfi_array_free(&s->memory, s->parts.sums);
     zfi_free(&s->memory, s->piece, ZFI_PIECE);
-    zfi_free(&s->memory, s->parts_of, s->room);
     zfi_free(&s->memory, s->wanted, (size_t)zfi_len(s->store->tensors) * sizeof *s->wanted);
 }
 

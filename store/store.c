@@ -104,7 +104,7 @@ static void zfi_store_destroy(zf_store *s)
     for (int32_t k = 0; k < zfi_len(s->pieces); k++)
         zfi_release_piece(s, &s->pieces[k]);
     for (int32_t k = 0; k < zfi_len(s->tensors); k++)
-        zfi_free(&memory, s->tensors[k].host, zfi_stored_bytes(&s->tensors[k]));
+        zfi_free(&memory, s->tensors[k].host, zfi_loose_bytes(s, &s->tensors[k]));
     zfi_array_free(&memory, s->tensors);
     zfi_array_free(&memory, s->buckets);
     zfi_array_free(&memory, s->pieces);
@@ -241,7 +241,7 @@ ZF_API zf_store_info zf_store_info_of(const zf_store *s)
     info.disk_bytes = s->bytes[ZF_DISK];
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
-        if (zfi_is_tiled(t)) continue;
+        if (zfi_is_tiled(t) || zfi_is_away(s, t)) continue;
         if (t->bucket < 0) info.host_bytes += zfi_stored_bytes(t);
         *(t->op == ZF_OP_param ? &info.param_count : &info.state_count) += zfi_stored_count(t);
     }
@@ -270,12 +270,15 @@ static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
     }
     while (zfi_len(s->tensors) > mark.tensors) {
         zfi_stored *t = &stbds_arrlast(s->tensors);
-        zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
+        zfi_free(&s->memory, t->host, zfi_loose_bytes(s, t));
         stbds_header(s->tensors)->length--;
     }
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         zfi_stored *t = &s->tensors[k];
-        if (t->host) t->bucket = -1, t->at = 0;
+        if (t->host) {
+            t->shape = zfi_whole_shape(s, t), t->spread = (zfi_spread){.sum = 0};
+            t->bucket = -1, t->at = 0, t->stage = 0;
+        }
         if (t->of >= mark.tensors) t->of = t->next_follower = -1;
     }
     if (s->buckets) stbds_header(s->buckets)->length = (size_t)mark.buckets;
@@ -449,6 +452,7 @@ static zf_status zfi_store_put_range(zf_store *s, int32_t index, int64_t first, 
             end = until < portion.first + portion.count ? until : portion.first + portion.count;
     zf_status status = ZF_OK;
     s->puts++;
+    if (zfi_is_away(s, t)) return ZF_OK;
     for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next) {
         const int64_t begin = s->tensors[k].from, stop = begin + zfi_stored_count(&s->tensors[k]);
         const int64_t a = first > begin ? first : begin, b = until < stop ? until : stop;
@@ -484,6 +488,10 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
     const zf_group group = zfi_mesh_group(mesh, zfi_mesh_data(mesh), s->rank);
     zfi_portion mine = zfi_portion_of(s, index);
     zf_status status = ZF_OK;
+    if (zfi_is_away(s, t))
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "%s: \"%s\" is of stage %d of the pipeline, and this rank is of stage %d",
+                        call, t->name, (int)t->stage - 1, (int)zfi_store_stage(s) - 1);
     for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next)
         status = zfi_store_get(s, k, out + (size_t)s->tensors[k].from * zf_dtype_size(t->dtype),
                                node, call, error);
@@ -565,7 +573,8 @@ static zf_status zfi_store_check_copy(zf_store *to, const zf_store *from, size_t
     for (int32_t k = 0; k < zfi_len(to->tensors); k++) {
         const zfi_stored *t = &to->tensors[k], *x;
         int32_t other = zfi_store_find(from, t->name);
-        if (other < 0 || t->whole >= 0) continue; /* pieces are copied with their tensor */
+        /* pieces are copied with their tensor */
+        if (other < 0 || t->whole >= 0 || zfi_is_away(to, t)) continue;
         x = &from->tensors[other];
         if (t->op != x->op || t->dtype != x->dtype || !zfi_same_shape(&t->shape, &x->shape))
             return zfi_fail(&to->error, ZF_ERR_MISMATCH,
@@ -600,7 +609,9 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
         for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
             int32_t other = zfi_store_find(from, to->tensors[k].name);
             all &= other >= 0 || to->tensors[k].whole >= 0;
-            if (other < 0 || to->tensors[k].whole >= 0 || to->tensors[k].op != kinds[n]) continue;
+            if (other < 0 || to->tensors[k].whole >= 0 || to->tensors[k].op != kinds[n] ||
+                zfi_is_away(to, &to->tensors[k]))
+                continue;
             status = zfi_store_get(from, other, room, 0, "zf_store_copy", &to->error);
             if (!status) status = zfi_store_put(to, k, room, &to->error);
         }

@@ -5,6 +5,7 @@
 #else
 #define _DARWIN_C_SOURCE
 #endif
+#include "checkpoint_files.h"
 #include "disk.h"
 #include "kill.h"
 #include "test.h"
@@ -158,39 +159,10 @@ TEST_ONCE(checkpoint_goes_on_sgd) { goes_on(t, SGD); }
 
 /* --------------------------------------------------------------------------------- files */
 
-enum { TEXT = 1 << 16 };
-
-/* "PATH/NAME"; valid until the eighth call after this one. */
-static const char *join(const char *path, const char *name)
-{
-    static char paths[8][512];
-    static unsigned turn;
-    char *out = paths[turn++ % 8];
-    snprintf(out, sizeof paths[0], "%s%s%s", path, *name && *name != '.' ? "/" : "", name);
-    return out;
-}
-
 static bool exists(const char *path, const char *name)
 {
     struct stat about;
     return stat(join(path, name), &about) == 0;
-}
-
-/* The bytes of a file, terminated; -1 when it cannot be read. */
-static long get_file(const char *path, const char *name, char out[TEXT])
-{
-    FILE *file = fopen(join(path, name), "rb");
-    long bytes = file ? (long)fread(out, 1, TEXT - 1, file) : -1;
-    if (file) fclose(file);
-    if (bytes >= 0) out[bytes] = '\0';
-    return bytes;
-}
-
-static bool put_file(const char *path, const char *name, const char *data, long bytes)
-{
-    FILE *file = fopen(join(path, name), "wb");
-    bool good = file && fwrite(data, 1, (size_t)bytes, file) == (size_t)bytes;
-    return file && fclose(file) == 0 && good;
 }
 
 /* Removes a directory of files, and files left next to it. */
@@ -213,36 +185,10 @@ static void remove_all(const char *path)
     }
 }
 
-/* One bit at a time: the definition, not what the library does. */
-static uint32_t crc32c(const char *data, long bytes)
-{
-    uint32_t crc = ~0u;
-    for (long i = 0; i < bytes; i++) {
-        crc ^= (unsigned char)data[i];
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
-    }
-    return ~crc;
-}
-
 /* Replaces the first `from` of the manifest (NULL: nothing) by `to`, and corrects its checksum. */
 static bool edit(const char *path, const char *from, const char *to)
 {
-    static char text[TEXT], edited[TEXT + 512];
-    long bytes = get_file(path, "manifest.json", text);
-    char *at = from && bytes > 0 ? strstr(text, from) : NULL, *sum = NULL;
-    int length;
-    if (bytes < 0 || (from && !at)) return false;
-    if (at)
-        length = snprintf(edited, sizeof edited, "%.*s%s%s", (int)(at - text), text, to,
-                          at + strlen(from));
-    else length = snprintf(edited, sizeof edited, "%s", text);
-    for (char *next = edited; (next = strstr(next, "\n  \"crc32c\": \"")); next++) sum = next + 14;
-    if (sum && strlen(sum) > 8) {
-        char digits[16];
-        snprintf(digits, sizeof digits, "%08x", (unsigned)crc32c(edited, sum - 1 - edited));
-        memcpy(sum, digits, 8);
-    }
-    return put_file(path, "manifest.json", edited, length);
+    return edit_file(path, "manifest.json", from, to);
 }
 
 /* The text with PATH for the path. */
@@ -847,9 +793,9 @@ TEST_ONCE(checkpoint_manifest_is_checked)
          "PATH/manifest.json is not the manifest of a zeroflow checkpoint"},
         {"\"library\": \"zeroflow\"", "\"name\": \"app\"", ZF_ERR_FORMAT,
          "PATH/manifest.json is not the manifest of a zeroflow checkpoint"},
-        {"\"format\": 2", "\"format\": 3", ZF_ERR_FORMAT,
-         AT("3:13") "format must be 1 to 2, the formats that this version of zeroflow reads, "
-                    "not 3"},
+        {"\"format\": 2", "\"format\": 4", ZF_ERR_FORMAT,
+         AT("3:13") "format must be 1 to 3, the formats that this version of zeroflow reads, "
+                    "not 4"},
         {"\"format\": 2", "\"format\": 1", ZF_ERR_FORMAT,
          AT("23:17") "tensors[0].crc32c must be a checksum: eight of the digits 0-9 and a-f, not "
                      "an array"},

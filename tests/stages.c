@@ -513,8 +513,8 @@ TEST(stages_are_those_of_the_rank)
     for (int k = 0; k < 4; k++) {
         static const char *const errors[] = {
             "", "",
-            ("zf_compile: the store has \"h.1.w\", which is of stage 1 here; programs of one store "
-             "give each stage the same layers (zf_stages_desc.layers)"),
+            ("zf_compile: the store has \"h.1.w\" at stage 0, and it is of stage 1 here; programs of "
+             "one store give each stage the same layers (zf_stages_desc.layers)"),
             "zf_compile: the graph is of stage 1 (zf_keep_stage), and this rank is of stage 0"};
         zf_graph *g = chain_of(t, rows, 3);
         zf_program *p;

@@ -522,7 +522,7 @@ static void check_unread(test *t, int reads)
     }
 }
 
-/* Before the parts are brought together, and where it is this rank's turn. */
+/* Before anything is written, and where it is written. */
 TEST_ONCE(tensor_checkpoints_that_a_rank_cannot_read)
 {
     static char path[200];

@@ -36,11 +36,16 @@ static void zfi_keep_stage(zf_graph *g, int32_t stage)
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         const bool sends = node->op == ZF_OP_send && g->nodes[node->args[0]].stage - 1 == stage;
-        if (node->stage && node->stage - 1 != stage && !sends) continue;
+        if (node->stage && node->stage - 1 != stage && !sends) {
+            if (node->op == ZF_OP_param || node->op == ZF_OP_state)
+                zfi_push(&g->memory, g->away, id);
+            continue;
+        }
         if (zfi_has(g, id, ZF_OP_COLLECTIVE)) zfi_keep_end(g, id, stage);
         g->order[kept++] = id;
     }
     if (g->order) stbds_header(g->order)->length = (size_t)kept;
+    if (g->memory.failed) zfi_graph_nomem(g);
 }
 
 ZF_API zf_status zf_keep_stage(zf_graph *g, int32_t stage)

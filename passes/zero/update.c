@@ -179,22 +179,28 @@ static int32_t zfi_lifted_squares(const zfi_zero *z, int32_t f, int64_t unit)
     return 0;
 }
 
+/* Notes of which members there are squares, and in runs of which unit. */
+static void zfi_find_squares(zfi_zero *z)
+{
+    for (int32_t i = 0; i < zfi_len(z->order) && !z->squares; i++) {
+        const zfi_node *node = &z->graph->nodes[z->order[i]];
+        const zfi_lift *of = node->op == ZF_OP_squares ? &z->lift[node->args[0]] : NULL;
+        if (of && of->kind == ZFI_LIFT_ELEMENTS)
+            z->squared[of->member] = (int32_t)ZF_INT(node, squares, unit);
+    }
+    z->squares = true;
+}
+
 /* Sets the ranges of blocks of the members of bucket f whose squares are in runs of that unit;
  * returns how many numbers these are. */
-static int64_t zfi_squared_blocks(const zfi_zero *z, int32_t f, int64_t unit, int64_t *blocks)
+static int64_t zfi_squared_blocks(zfi_zero *z, int32_t f, int64_t unit, int64_t *blocks)
 {
     const zfi_bucket *bucket = &z->cut.buckets[f];
     int64_t count = 0;
-    for (int32_t i = 0; i < zfi_len(z->order); i++) {
-        const zfi_node *node = &z->graph->nodes[z->order[i]];
-        const zfi_lift *of = node->op == ZF_OP_squares ? &z->lift[node->args[0]] : NULL;
-        if (of && of->kind == ZFI_LIFT_ELEMENTS && ZF_INT(node, squares, unit) == unit &&
-            zfi_bucket_of_member(z, of->member) == f)
-            blocks[2 * (of->member - bucket->first) + 1] = 1;
-    }
-    for (int32_t k = 0; k < bucket->count; k++) {
-        const zfi_member *its = &z->cut.members[bucket->first + k];
-        if (!blocks[2 * k + 1]) continue;
+    zfi_find_squares(z);
+    for (int32_t m = bucket->first; m < bucket->first + bucket->count; m++) {
+        const zfi_member *its = &z->cut.members[m];
+        if (z->squared[m] != unit) continue;
         blocks[count++] = its->at / ZFI_NORM_BLOCK;
         blocks[count++] = its->at / ZFI_NORM_BLOCK + zfi_whole_blocks(its->count);
     }
@@ -220,11 +226,13 @@ static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
     zfi_free_blocks(z, blocks, f);
 }
 
-/* Their sum over the ranks along another axis. */
-static void zfi_lift_squares_sum(zfi_zero *z, int32_t id)
+/* Their sum over the ranks along another axis; or what another stage is sent, those of all ranks. */
+static void zfi_lift_squares_over(zfi_zero *z, int32_t id)
 {
     const zfi_node node = z->graph->nodes[id];
     zfi_lift from = z->lift[node.args[0]];
+    if (node.op == ZF_OP_send)
+        from.value = zfi_gathered_numbers(z, from.member, from.value, z->sharded);
     from.value = zfi_lifted_node(z, zfi_bucket_of_member(z, from.member), node.op, &from.value, 1,
                                  node.attributes);
     z->lift[id] = from;
@@ -239,7 +247,8 @@ static void zfi_update_norm_of_squares(zfi_zero *z, int32_t id)
         const zfi_lift *lift = &z->lift[args[k]];
         int32_t x = zfi_plain_arg(z, args[k]), same = 0;
         if (lift->kind == ZFI_LIFT_SQUARES)
-            x = zfi_gathered_numbers(z, lift->member, lift->value, z->sharded);
+            x = zfi_gathered_numbers(z, lift->member, lift->value,
+                                     z->sharded && g->nodes[lift->value].op != ZF_OP_send);
         while (same < count && args[same] != x) same++;
         if (same == count) args[count++] = x;
     }
@@ -661,8 +670,9 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         zfi_lift_blocks(z, id, member);
     } else if (member >= 0 && node.op == ZF_OP_squares) {
         zfi_lift_squares(z, id, member);
-    } else if (node.op == ZF_OP_all_reduce && z->lift[node.args[0]].kind == ZFI_LIFT_SQUARES) {
-        zfi_lift_squares_sum(z, id);
+    } else if ((node.op == ZF_OP_all_reduce || node.op == ZF_OP_send) &&
+               z->lift[node.args[0]].kind == ZFI_LIFT_SQUARES) {
+        zfi_lift_squares_over(z, id);
     } else if (node.op == ZF_OP_norm_of_squares) {
         zfi_update_norm_of_squares(z, id);
     } else if (member >= 0 && node.op == ZF_OP_output) {

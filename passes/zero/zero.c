@@ -315,7 +315,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.buckets = zfi_calloc(&g->memory, buckets, sizeof *z.buckets);
     z.lift = zfi_calloc(&g->memory, z.nodes, sizeof *z.lift);
     z.bucket_of = zfi_calloc(&g->memory, 6 * z.nodes, sizeof *z.bucket_of);
-    z.gradient = zfi_calloc(&g->memory, 4 * members, sizeof *z.gradient);
+    z.gradient = zfi_calloc(&g->memory, 5 * members, sizeof *z.gradient);
     z.updated = zfi_calloc(&g->memory, members, sizeof *z.updated);
     zfi_find_reductions(&z.reductions, g, (double)z.d.world * (double)z.d.micro_batches);
     if (!g->error.status && !g->memory.failed && z.buckets && z.lift && z.bucket_of && z.gradient &&
@@ -324,12 +324,13 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
         z.seen_as = z.bucket_of + 3 * z.nodes, z.seen_in = z.bucket_of + 4 * z.nodes;
         z.next_same = z.gradient + members, z.packed = z.gradient + 2 * members;
         z.state_of = z.gradient + 3 * members, z.next_state = z.bucket_of + 5 * z.nodes;
+        z.squared = z.gradient + 4 * members;
         zfi_run_zero(&z);
     }
     zfi_free(&g->memory, z.buckets, buckets * sizeof *z.buckets);
     zfi_free(&g->memory, z.lift, z.nodes * sizeof *z.lift);
     zfi_free(&g->memory, z.bucket_of, 6 * z.nodes * sizeof *z.bucket_of);
-    zfi_free(&g->memory, z.gradient, 4 * members * sizeof *z.gradient);
+    zfi_free(&g->memory, z.gradient, 5 * members * sizeof *z.gradient);
     zfi_free(&g->memory, z.updated, members * sizeof *z.updated);
     zfi_free_reductions(&z.reductions);
     zfi_array_free(&g->memory, z.cut.members);

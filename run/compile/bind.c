@@ -196,6 +196,7 @@ static zf_status zfi_link_piece(zf_program *p, const zfi_node *leaf, int32_t ind
                         zfi_type_text(here, leaf->dtype, &shape),
                         zfi_stored_kind(&s->tensors[whole]),
                         zfi_type_text(there, s->tensors[whole].dtype, &s->tensors[whole].shape));
+    s->tensors[whole].stage = leaf->stage;
     zfi_store_link(s, whole, index, zfi_elements_before(leaf));
     if (s->tensors[whole].host) s->tensors[index].fresh = false;
     return ZF_OK;
@@ -233,6 +234,16 @@ static bool zfi_is_each(const zf_program *p, const zfi_node *node)
     return node->op == ZF_OP_bucket ? ZF_INT(node, bucket, each) != 0 : zfi_copies_of(p, node) > 0;
 }
 
+/* A tensor of the store is the leaf: what is loose is cut when it gets its place. */
+static bool zfi_is_stored_leaf(const zf_program *p, const zfi_stored *t, const zfi_node *node)
+{
+    const zf_shape shape = zfi_stored_shape(node->shape, zfi_copies_of(p, node));
+    const zf_shape whole = zfi_box_of(zfi_mesh_of(p->graph), &shape, &node->spread, 0).share.whole;
+    if (t->op != node->op || t->dtype != node->dtype) return false;
+    if (t->host) return zfi_same_shape(&t->shape, &whole);
+    return zfi_same_shape(&t->shape, &shape) && zfi_same_spread(&t->spread, &node->spread);
+}
+
 /* Checks a leaf that the store holds for kind, dtype and shape. *index is its tensor; -1: the store
  * does not hold it, which is an error if it must exist. */
 static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool must_exist, int32_t *index)
@@ -261,9 +272,7 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool must_exist,
                         "zf_compile: the store has \"%s\" in pieces, and here it is whole: give "
                         "zf_tile the same bytes for all programs over one store",
                         node->name);
-    if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &shape) &&
-        zfi_same_spread(&t->spread, &node->spread))
-        return ZF_OK;
+    if (zfi_is_stored_leaf(p, t, node)) return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_MISMATCH,
                     "zf_compile: \"%s\" is a %s %s here and a %s %s in the store", node->name,
                     g->records[node->op]->name,
@@ -402,6 +411,8 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
     p->tensor_of[id] = index;
     if (s->tensors[index].bucket >= 0) return ZF_OK; /* others are added next to it */
     if (zfi_cut_rows_of(node).rows && zfi_link_piece(p, node, index)) return g->error.status;
+    s->tensors[index].shape = zfi_stored_shape(node->shape, zfi_copies_of(p, node));
+    s->tensors[index].spread = node->spread, s->tensors[index].stage = node->stage;
     s->tensors[index].bucket = bucket;
     s->tensors[index].at = home ? ((const int64_t *)ZF_LIST(home, bucket, at).data)[k] : 0;
     return ZF_OK;
@@ -430,33 +441,64 @@ static zf_status zfi_check_masters(const zf_program *p)
     return found || !count ? g->error.status : zfi_graph_nomem(g);
 }
 
-/* The store has no parameter that is another stage's here: the rank of that stage would begin with
- * first values, and not with those of this store. */
-static zf_status zfi_check_dealt(const zf_program *p)
+/* A tensor is of the stage here of which it is in the store. */
+static zf_status zfi_check_dealt(const zf_program *p, const zfi_node *leaf)
+{
+    const zf_store *s = p->store;
+    const int32_t index = zfi_store_find(s, leaf->name);
+    const zfi_stored *t = index < 0 ? NULL : &s->tensors[index];
+    char its[40] = "all stages", ours[40] = "all stages";
+    if (!t || t->host || t->stage == leaf->stage) return ZF_OK;
+    if (t->stage) snprintf(its, sizeof its, "stage %d", (int)t->stage - 1);
+    if (leaf->stage) snprintf(ours, sizeof ours, "stage %d", leaf->stage - 1);
+    return zfi_fail(&p->graph->error, ZF_ERR_ARGUMENT,
+                    "zf_compile: the store has \"%.200s\" at %s, and it is of %s here; programs of "
+                    "one store give each stage the same layers (zf_stages_desc.layers)",
+                    leaf->name, its, ours);
+}
+
+/* Notes the parameters and states of other stages, of which the store has names and types. */
+static zf_status zfi_bind_away(zf_program *p)
 {
     zf_graph *g = p->graph;
-    const int32_t stage = g->whole ? zfi_stage_of_rank(p) : 0;
-    for (int32_t k = 0; k < zfi_len(g->params) && g->whole; k++) {
-        const zfi_node *param = &g->nodes[g->params[k]];
-        if (param->stage && param->stage - 1 != stage && zfi_store_find(p->store, param->name) >= 0)
-            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                            "zf_compile: the store has \"%.200s\", which is of stage %d here; "
-                            "programs of one store give each stage the same layers "
-                            "(zf_stages_desc.layers)",
-                            param->name, param->stage - 1);
+    zf_store *s = p->store;
+    zf_status status = ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->away) && !status; i++) {
+        const zfi_node *leaf = &g->nodes[g->away[i]];
+        const int64_t rows = zfi_cut_rows_of(leaf).rows; /* of the whole of a piece; 0: it is none */
+        zf_shape shape = leaf->shape;
+        int32_t index = -1;
+        char name[ZFI_PIECE_NAME];
+        if ((status = zfi_check_dealt(p, leaf)) ||
+            (!rows && (status = zfi_bind_leaf(p, g->away[i], false, &index))))
+            continue;
+        snprintf(name, sizeof name, "%.*s",
+                 (int)(rows ? zfi_whole_name(leaf->name) : strlen(leaf->name)), leaf->name);
+        if (rows) shape.dims[0] = rows, index = zfi_store_find(s, name);
+        if (index < 0)
+            index = zfi_store_add(s, (zfi_stored){.name = name,
+                                                  .op = leaf->op,
+                                                  .dtype = leaf->dtype,
+                                                  .of = -1,
+                                                  .bucket = -1});
+        if (index < 0) return zfi_graph_nomem(g);
+        s->tensors[index].shape = shape, s->tensors[index].spread = leaf->spread;
+        s->tensors[index].stage = leaf->stage;
+        status = zfi_note_role(p, index, leaf);
     }
-    return ZF_OK;
+    return status;
 }
 
 /* Finds in the store what the graph names, or adds it there. */
 static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
-    zf_status status = zfi_check_dealt(p);
+    zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->op == ZF_OP_param || node->op == ZF_OP_state)
-            status = zfi_bind_leaf(p, g->order[i], must_exist, &p->tensor_of[g->order[i]]);
+        if (node->op != ZF_OP_param && node->op != ZF_OP_state) continue;
+        status = zfi_check_dealt(p, node);
+        if (!status) status = zfi_bind_leaf(p, g->order[i], must_exist, &p->tensor_of[g->order[i]]);
     }
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
@@ -476,7 +518,8 @@ static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_
     for (int32_t i = 0; i < zfi_len(g->declared) && !status; i++) /* those that are in pieces */
         p->tensor_of[g->declared[i]] = zfi_store_find(p->store, g->nodes[g->declared[i]].name);
     if (!status) status = zfi_check_masters(p);
-    return status ? status : zfi_check_tiled(p);
+    if (!status) status = zfi_check_tiled(p);
+    return status ? status : zfi_bind_away(p);
 }
 
 /* Sets the address of each node's value: its place; the store; inside its operand, for a view;
@@ -524,13 +567,13 @@ static zf_status zfi_bind(zf_program *p, const zf_program *caches)
     return ZF_OK;
 }
 
-/* Frees the host memory of tensors that have moved into a bucket. */
+/* Frees the host memory of tensors that have moved into a bucket, or are of another stage. */
 static void zfi_drop_loose(zf_store *s)
 {
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         zfi_stored *t = &s->tensors[k];
-        if (t->bucket < 0 && !zfi_is_tiled(t)) continue;
-        zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
+        if (t->bucket < 0 && !zfi_is_tiled(t) && !zfi_is_away(s, t)) continue;
+        zfi_free(&s->memory, t->host, zfi_loose_bytes(s, t));
         t->host = NULL;
     }
 }

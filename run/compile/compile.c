@@ -94,7 +94,7 @@ static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
 static zf_status zfi_check_store_axes(zf_graph *g, zf_store *s)
 {
     char its[ZFI_MESH_TEXT], ours[ZFI_MESH_TEXT];
-    if (!zfi_len(s->tensors)) s->axes = g->axes;
+    if (!zfi_len(s->buckets)) s->axes = g->axes;
     if (!memcmp(&s->axes, &g->axes, sizeof s->axes)) return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                     "zf_compile: the ranks are a mesh of %s, and those of the store one of %s",

@@ -47,7 +47,7 @@ static int32_t zfi_source_of(const zf_program *p, int32_t id)
 {
     const zf_store *s = p->store;
     int32_t of = p->tensor_of[id] < 0 ? -1 : s->tensors[p->tensor_of[id]].of;
-    return of >= 0 && (!s->tensors[of].fresh || zfi_loose_values(s, of)) ? of : -1;
+    return of >= 0 && (!s->tensors[of].fresh || zfi_is_loose(s, of)) ? of : -1;
 }
 
 /* Copies elements [first, first + count) of master weights into the room, from this rank's part of
@@ -59,14 +59,13 @@ static zf_status zfi_make_master(const zf_program *p, int32_t of, zf_dtype dtype
     const zfi_stored *t = &s->tensors[of];
     const zfi_portion have = zfi_portion_of(s, of);
     const size_t size = zf_dtype_size(t->dtype);
-    const char *loose = zfi_loose_values(s, of);
     zf_status status;
     if (first < have.first || first + count > have.first + have.count)
         return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
                         "zf_compile: master weights of \"%s\" are cut otherwise than the parameter "
                         "in the store",
                         t->name);
-    if (loose) memcpy(room->work, loose + (size_t)first * size, (size_t)count * size);
+    if (zfi_is_loose(s, of)) zfi_loose_get(s, of, first, count, room->work);
     else if ((status = zfi_get_bytes(s, zfi_stored_space(s, t), room->work,
                                      have.data + (size_t)(first - have.first) * size,
                                      (size_t)count * size, &p->graph->error)))
@@ -81,18 +80,17 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
                                zfi_fill_room *r)
 {
     const zfi_node *node = &p->graph->nodes[id];
-    const char *host = zfi_loose_values(p->store, p->tensor_of[id]);
+    const bool loose = zfi_is_loose(p->store, p->tensor_of[id]);
     int64_t size = (int64_t)zf_dtype_size(node->dtype);
     int32_t source = zfi_source_of(p, id);
     zf_status status = ZF_OK;
     for (int64_t at = 0; at < count && !status; at += r->count) {
         int64_t n = count - at < r->count ? count - at : r->count;
-        const void *from = host ? host + (first + at) * size : (const char *)r->piece;
-        if (!host && source >= 0)
-            status = zfi_make_master(p, source, node->dtype, first + at, n, r);
-        else if (!host) zfi_make_piece(p, node, first + at, n, r);
+        if (loose) zfi_loose_get(p->store, p->tensor_of[id], first + at, n, r->piece);
+        else if (source >= 0) status = zfi_make_master(p, source, node->dtype, first + at, n, r);
+        else zfi_make_piece(p, node, first + at, n, r);
         if (!status)
-            status = zfi_put_bytes(p->store, (zf_space)node->space, to + at * size, from,
+            status = zfi_put_bytes(p->store, (zf_space)node->space, to + at * size, r->piece,
                                    (size_t)(n * size), &p->graph->error);
     }
     return status;
@@ -135,7 +133,7 @@ static zf_status zfi_fill_added(zf_program *p, int32_t id, zfi_fill_room *room)
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
         int32_t index = p->tensor_of[node->args[k]];
         zfi_portion has = zfi_portion_of(p->store, index);
-        if (has.count > 0 && (index >= p->first_added || zfi_loose_values(p->store, index)))
+        if (has.count > 0 && (index >= p->first_added || zfi_is_loose(p->store, index)))
             status = zfi_fill_leaf(p, node->args[k], has.first, has.count, has.data, room);
     }
     return status;

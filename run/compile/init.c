@@ -77,11 +77,10 @@ static void zfi_first_records(const zf_graph *g, const zfi_node *node, uint64_t 
 static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t seed, int32_t rank,
                              int64_t first, int64_t n, float *work, void *out)
 {
-    const bool cut = zfi_spread_cut(&node->spread);
-    const zf_share share = zfi_share_of(g, node, rank);
+    const zfi_rank_box box = zfi_box_of(zfi_mesh_of(g), &node->shape, &node->spread, rank);
+    const bool cut = zfi_box_is_part(&box);
     for (int64_t at = 0, count = n; at < n; at += count) {
-        const int64_t whole =
-            cut ? zfi_whole_element(&share, &node->shape, first + at, &count) : first;
+        const int64_t whole = cut ? zfi_box_to_whole(&box, first + at, &count) : first;
         void *to = (char *)out + (size_t)at * zf_dtype_size(node->dtype);
         count = zfi_min(count, n - at);
         if (node->op == ZF_OP_param && ZF_INT(node, param, bits))

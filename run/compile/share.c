@@ -3,21 +3,10 @@
  * ranks. */
 
 /* This rank's share of a value that is cut. */
-static zf_share zfi_share_of(const zf_graph *g, const zfi_node *node, int32_t rank)
+static zf_share zfi_share_here(const zf_program *p, int32_t id)
 {
-    const zfi_mesh mesh = zfi_mesh_of(g);
-    zf_share share = {.whole = node->shape};
-    for (int32_t d = 0; d < node->shape.rank; d++) {
-        int64_t place = 0, parts = 1;
-        for (uint16_t list = node->spread.at[d]; list; list >>= ZFI_AXIS_BITS) {
-            const int32_t ranks = zfi_mesh_size(mesh, list & 15);
-            place = place * ranks + zfi_mesh_place(mesh, list & 15, rank);
-            parts *= ranks;
-        }
-        share.at[d] = place * node->shape.dims[d];
-        share.whole.dims[d] *= parts;
-    }
-    return share;
+    const zfi_node *node = &p->graph->nodes[id];
+    return zfi_share_of(zfi_mesh_of(p->graph), &node->shape, &node->spread, p->run.rank);
 }
 
 /* What a launch has of its own. */
@@ -63,11 +52,11 @@ static bool zfi_set_own(const zf_program *p, int32_t id, zf_launch *l, zfi_own_o
     const int32_t drawn = zfi_drawn_by(g, id);
     zfi_cuts cuts;
     int32_t of, d, letter = zfi_cut_table(g, &g->nodes[id], &cuts, &of, &d);
-    if (drawn) own->share = zfi_share_of(g, &g->nodes[drawn], p->run.rank), l->share = &own->share;
+    if (drawn) own->share = zfi_share_here(p, drawn), l->share = &own->share;
     if (letter < 0) return drawn != 0;
     memcpy(own->attributes, l->attributes, sizeof own->attributes);
     own->attributes[cuts.letter[letter].first].i +=
-        zfi_share_of(g, &g->nodes[of], p->run.rank).at[d];
+        zfi_share_here(p, of).at[d];
     l->attributes = own->attributes;
     return true;
 }

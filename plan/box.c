@@ -1,0 +1,83 @@
+/* Boxes: what a rank has of a tensor that ranks along axes share.
+ *
+ *     f32[4@tensor,8] of [8,8]    rank 0: |########|    rank 1: |........|
+ *                                        |........|            |########|
+ */
+
+/* The share of the rank of a value of this shape and type. */
+static zf_share zfi_share_of(zfi_mesh mesh, const zf_shape *shape, const zfi_spread *spread,
+                             int32_t rank)
+{
+    zf_share share = {.whole = *shape};
+    for (int32_t d = 0; d < shape->rank; d++) {
+        int64_t place = 0;
+        for (uint16_t list = spread->at[d]; list; list >>= ZFI_AXIS_BITS) {
+            const int32_t ranks = zfi_mesh_size(mesh, list & 15);
+            place = place * ranks + zfi_mesh_place(mesh, list & 15, rank);
+            share.whole.dims[d] *= ranks;
+        }
+        share.at[d] = place * shape->dims[d];
+    }
+    return share;
+}
+
+typedef struct zfi_rank_box {
+    zf_shape shape;
+    zf_share share;
+} zfi_rank_box;
+
+static zfi_rank_box zfi_box_of(zfi_mesh mesh, const zf_shape *shape, const zfi_spread *spread,
+                               int32_t rank)
+{
+    return (zfi_rank_box){*shape, zfi_share_of(mesh, shape, spread, rank)};
+}
+
+/* It is a part of the tensor. */
+static bool zfi_box_is_part(const zfi_rank_box *b)
+{
+    return !zfi_same_shape(&b->shape, &b->share.whole);
+}
+
+static bool zfi_same_box(const zfi_rank_box *a, const zfi_rank_box *b)
+{
+    return zfi_same_shape(&a->shape, &b->shape) &&
+           zfi_same_shape(&a->share.whole, &b->share.whole) &&
+           !memcmp(a->share.at, b->share.at, sizeof a->share.at);
+}
+
+/* They have an element in common. */
+static bool zfi_boxes_meet(const zfi_rank_box *a, const zfi_rank_box *b)
+{
+    for (int32_t d = 0; d < a->shape.rank; d++)
+        if (a->share.at[d] + a->shape.dims[d] <= b->share.at[d] ||
+            b->share.at[d] + b->shape.dims[d] <= a->share.at[d])
+            return false;
+    return true;
+}
+
+/* The element of the whole tensor that is element `i` of the box; *run: how many follow it in both,
+ * itself counted. */
+static int64_t zfi_box_to_whole(const zfi_rank_box *b, int64_t i, int64_t *run)
+{
+    return zfi_whole_element(&b->share, &b->shape, i, run);
+}
+
+/* The element of the box that is element `i` of the whole tensor; -1: it is not in the box. *run:
+ * for how many elements from there on this goes on, itself counted. */
+static int64_t zfi_box_of_whole(const zfi_rank_box *b, int64_t i, int64_t *run)
+{
+    int64_t at = 0, step = 1, inner = 1, rest = i;
+    bool inside = true;
+    *run = 0;
+    for (int32_t d = b->shape.rank - 1; d >= 0; d--) {
+        const int64_t all = b->share.whole.dims[d], k = rest % all, from = b->share.at[d],
+                      until = from + b->shape.dims[d];
+        const int64_t end = k < from ? from : k < until ? until : all;
+        if (b->shape.dims[d] < all && !*run) *run = (end - k) * inner - i % inner;
+        inside &= k >= from && k < until;
+        at += (k - from) * step;
+        step *= b->shape.dims[d], inner *= all, rest /= all;
+    }
+    if (!*run) *run = inner - i;
+    return inside ? at : -1;
+}

@@ -1,0 +1,227 @@
+/* One checkpoint for all layouts: what ranks along pipe, data and tensor have saved, at any stage of
+ * ZeRO, is loaded by ranks in any other layout, and the bits are those of a run that was never
+ * interrupted. */
+#include "checkpoint_files.h"
+#include "small_models.h"
+#include "team.h"
+
+#include "../examples/llm/model.h"
+
+enum { LAYERS = 4, PARTS = 24, MOST = 1 << 15 };
+
+/* How ranks share a run; `pipe` is the slowest axis, and tensor the fastest. */
+typedef struct layout {
+    int pipe, data, tensor, stage;
+} layout;
+
+static const layout *now; /* of change */
+static zf_training how;   /* of it, besides */
+
+static zf_status change(zf_graph *g)
+{
+    zf_training t = how;
+    t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
+    t.tensor = now->tensor, t.sections.tensor = 2, t.stages.ranks = now->pipe;
+    t.zero.world = now->data, t.zero.stage = now->stage;
+    t.zero.micro_batches = PARTS / now->data;
+    return zf_passes(g, &t);
+}
+
+/* The text of a Llama whose embedding is its head, too; the caller frees it. */
+static char *model_text(void)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    zf_error error = {ZF_OK, ""};
+    llm_config c;
+    char *text;
+    size_t size;
+    if (!g || !llm_config_load("15m", &c, &error)) abort();
+    c.vocab = VOCAB, c.hidden = 16, c.layers = LAYERS, c.heads = 4, c.kv_heads = 2, c.width = 4;
+    c.intermediate = 24, c.positions = 16, c.tied = true;
+    llm_build(g, &c, &(sample_shape){.batch = 1, .sequence = TOKENS}, SAMPLE_TRAIN);
+    size = zf_graph_text(g, NULL, 0) + 1;
+    if (!(text = malloc(size))) abort();
+    zf_graph_text(g, text, size);
+    zf_graph_free(g);
+    return text;
+}
+
+static void feed(member *m, int64_t part, int step)
+{
+    unsigned char bytes[8 * 64];
+    zf_node node;
+    for (int32_t k = 0; zf_graph_node(m->graph, k, &node); k++) {
+        const int64_t count = zf_shape_count(node.shape);
+        if (node.op != ZF_OP_input) continue;
+        for (int64_t i = 0; i < count; i++) {
+            const double x = element(node.name, i, part, step);
+            if (node.dtype == ZF_U8) bytes[i] = (unsigned char)x;
+            else if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
+            else ((float *)(void *)bytes)[i] = (float)x;
+        }
+        zf_write(m->program, zf_graph_find(m->graph, node.name), bytes,
+                 (size_t)count * zf_dtype_size(node.dtype));
+    }
+}
+
+static struct {
+    const char *load, *save; /* NULL: not */
+    int first, count;        /* steps */
+} task; /* of each rank */
+
+static void *run_rank(void *object)
+{
+    member *m = object;
+    zf_store *store = zf_program_store(m->program);
+    const int parts = PARTS / now->data, data = m->rank / now->tensor % now->data;
+    if (task.load && zf_load(store, task.load, NULL)) return NULL;
+    for (int step = task.first; step < task.first + task.count; step++)
+        for (int k = 0; k < parts; k++) {
+            feed(m, k * now->data + data, step);
+            if (k + 1 < parts ? zf_micro(m->program) : zf_step(m->program)) return NULL;
+        }
+    if (task.save) zf_save(store, task.save, NULL);
+    return NULL;
+}
+
+/* A team of threads, whose allocator is not the one of the test, which one thread may call. */
+static void gather(test *t, team *m, const char *text, int world, zf_status (*pass)(zf_graph *))
+{
+    const zf_allocator counts = t->allocator;
+    t->allocator = (zf_allocator){.user = NULL};
+    team_new(t, m, text, world, false, pass);
+    t->allocator = counts;
+}
+
+/* What ranks in this layout do. The team remains. */
+static void run(test *t, team *m, const char *text, const layout *l)
+{
+    now = l;
+    gather(t, m, text, l->pipe * l->data * l->tensor, change);
+    for (int r = 0; r < m->world && !t->failed; r++)
+        if (pthread_create(&m->members[r].thread, NULL, run_rank, &m->members[r])) abort();
+    for (int r = 0; r < m->world && !t->failed; r++) pthread_join(m->members[r].thread, NULL);
+    for (int r = 0; r < m->world && !t->failed; r++) {
+        CHECK_TEXT(t, zf_program_error(m->programs[r]), "");
+        CHECK_TEXT(t, zf_store_error(zf_program_store(m->programs[r])), "");
+    }
+}
+
+/* Compares all parameters and states of two stores of one rank. */
+static void compare(test *t, zf_store *a, zf_store *b)
+{
+    static char x[8 * MOST], y[8 * MOST];
+    CHECK(t, zf_store_count(a) == zf_store_count(b) && zf_store_count(a) > 100);
+    for (int32_t k = 0; k < zf_store_count(a) && !t->failed; k++) {
+        const zf_stored s = zf_store_at(a, k);
+        const size_t bytes = (size_t)zf_shape_count(s.shape) * zf_dtype_size(s.dtype);
+        CHECK(t, bytes <= sizeof x);
+        OK(t, zf_store_read(a, s.name, x, bytes), zf_store_error(a));
+        OK(t, zf_store_read(b, s.name, y, bytes), zf_store_error(b));
+        if (memcmp(x, y, bytes)) test_fail(t, __FILE__, __LINE__, s.name, "other bits");
+    }
+}
+
+/* Ranks in each layout load what those in the one before have saved, take a step and save; one rank
+ * has the bits of one that was never interrupted. */
+static void check_chain(test *t, const layout *chain, int count)
+{
+    static char at[2][300];
+    static team whole, some, last;
+    const layout one = {1, 1, 1, 0};
+    char *text = model_text();
+    test_defer(t, free, text);
+    test_defer(t, team_end, &whole);
+    test_defer(t, team_end, &last);
+    for (int k = 0; k < count && !t->failed; k++) {
+        snprintf(at[k % 2], sizeof at[0], "%s", test_path(k % 2 ? "layouts-1" : "layouts-0"));
+        task.load = k ? at[(k + 1) % 2] : NULL, task.save = at[k % 2];
+        task.first = k, task.count = 1;
+        run(t, &some, text, &chain[k]);
+        team_end(&some);
+    }
+    task.load = at[(count + 1) % 2], task.save = NULL, task.count = 0;
+    if (!t->failed) run(t, &last, text, &one);
+    task.load = NULL, task.first = 0, task.count = count;
+    if (!t->failed) run(t, &whole, text, &one);
+    if (t->failed) return;
+    compare(t, zf_program_store(whole.programs[0]), zf_program_store(last.programs[0]));
+    team_end(&last);
+    team_end(&whole);
+}
+
+TEST_ONCE(layouts_share_a_checkpoint)
+{
+    static const layout chain[] = {{2, 2, 2, 3}, {1, 1, 1, 0}, {2, 2, 2, 3}, {1, 8, 1, 2},
+                                   {1, 4, 2, 0}, {1, 3, 1, 1}, {4, 1, 2, 1}, {2, 3, 1, 3},
+                                   {2, 1, 2, 0}};
+    how = (zf_training){.clip = 0.5, .ema.decay = 0.9};
+    check_chain(t, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+TEST_ONCE(layouts_share_a_checkpoint_of_16_bits)
+{
+    static const layout chain[] = {{2, 2, 2, 1}, {4, 2, 1, 3}, {1, 2, 2, 2}};
+    how = (zf_training){.precision = {.dtype = ZF_F16, .scale = 1024}, .clip = 0.5};
+    check_chain(t, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+/* ------------------------------------------------------------------------------------- damage */
+
+static const char shared[] =
+    "mesh tensor=2\n%1 = param \"w\" {init=normal b=1} : f32[2,2@tensor]\n"
+    "%2 = all_gather %1 {world=2 over=tensor dim=1} : f32[2,4]\noutput %2 \"y\"\n";
+
+static void *save_or_load(void *object)
+{
+    const member *m = object;
+    zf_store *store = zf_program_store(m->program);
+    if (task.load) zf_load(store, task.load, NULL);
+    else zf_save(store, task.save, NULL);
+    return NULL;
+}
+
+/* Both ranks save, or load; `error`: what each says. */
+static void both(test *t, team *m, const char *error)
+{
+    for (int r = 0; r < m->world; r++)
+        if (pthread_create(&m->members[r].thread, NULL, save_or_load, &m->members[r])) abort();
+    for (int r = 0; r < m->world; r++) pthread_join(m->members[r].thread, NULL);
+    for (int r = 0; r < m->world; r++) {
+        const char *said = zf_store_error(zf_program_store(m->programs[r]));
+        if (*error ? !strstr(said, error) : *said) test_fail(t, __FILE__, __LINE__, error, said);
+    }
+}
+
+/* Boxes have each element once. */
+TEST_ONCE(layouts_boxes_are_checked)
+{
+    static const char list[] = "rank-00001-of-00002.json";
+    static const struct {
+        const char *from, *to, *error;
+    } edits[] = {
+        {"        [2, 4]", "        [1, 3]",
+         "has elements of \"w\" that another box has: they overlap"},
+        {"[0, 2]", "[1, 0]", "must be an integer from 1 to 2"},
+        {"\"count\": 4", "\"count\": 3", "the ranks' parts of \"w\" end at element 3 of 4"},
+        {"\"first\": 0", "\"first\": 1", "must be an integer from 1 to 3"},
+        {"\"box\": [", "\"box\": [[0, 2], ", "must be an array of 2 ranges, one for each dimension"},
+        {"[0, 2]", "7", "must be [from, until]"},
+        {"[0, 2]", "[0]", "must be [from, until]"},
+        {"\"tensors\": [", "\"tensors\": [], \"x\": [",
+         "the boxes of \"w\" leave a gap of 4 of its elements"},
+        {"\"box\"", "\"no box\"", "has elements of \"w\" that another box has: they overlap"}};
+    static char path[300];
+    static team m;
+    snprintf(path, sizeof path, "%s", test_path("layouts-boxes"));
+    test_defer(t, team_end, &m);
+    gather(t, &m, shared, 2, NULL);
+    for (size_t k = 0; k < sizeof edits / sizeof *edits && !t->failed; k++) {
+        task.load = NULL, task.save = path;
+        both(t, &m, "");
+        if (!edit_list(path, list, edits[k].from, edits[k].to))
+            test_fail(t, __FILE__, __LINE__, "no such text", edits[k].from);
+        task.load = path;
+        both(t, &m, edits[k].error);
+    }
+}

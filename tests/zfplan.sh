@@ -324,7 +324,7 @@ is 'config: another kind' "$?" 0
 echo '{"hidden_size": 32}' > "$work/config.json"
 misused "$work/config.json has no model_type, by which a kind of model is known" --config "$work/config.json"
 misused '--layers and --config exclude each other' --config docs/data/llama.json --layers 3
-misused "--seq 65: sequences are too long for the model's 64 positions" --config docs/data/llama.json --seq 65
+misused "sequences of 65 tokens are too long for the model's 64 positions" --config docs/data/llama.json --seq 65
 
 # ------------------------------------------------------------------------------- stages and axes
 
@@ -403,6 +403,51 @@ fails 1 'zf-plan: zf_stages: 3 ranks along pipe, and the graph has 2 layers; eac
     --config docs/data/llama.json --pipe 3 --world 3 --micro-batches 3
 fails 1 'zf-plan: zf_stages: layers is "2,1", 3 in all, and the graph has 2 layers' \
     --config docs/data/llama.json --pipe 2 --world 2 --micro-batches 2 --pipe-layers 2,1
+
+# ----------------------------------------------------------------------------------------- phases
+
+# Parameters and states once, the inputs of all shapes, and the values of the larger step; of each
+# stage where there are some. Parts of a step: 2 ranks along data times 2 micro-batches.
+changing="--layers 4 --hidden 64 --heads 4 --vocab 512 --dropout 0 --zero 1 --micro-batches 2"
+for ranks in '--world 2' '--world 4 --pipe 2 --schedule gpipe'; do
+    # shellcheck disable=SC2086
+    planned $changing $ranks --seq 16 --batch 8
+    short=$(of peak) first=$(sed -n 's/^ *"inputs": \([0-9]*\),$/\1/p' "$work/json" | head -n 1)
+    # shellcheck disable=SC2086
+    planned $changing $ranks --seq 64 --batch 4
+    long=$(of peak)
+    # shellcheck disable=SC2086
+    planned $changing $ranks --phase seq=16,batch=32,steps=5,lr=0.1 --phase seq=64,batch=16,steps=2 \
+        --phase seq=16,batch=32,steps=3
+    is "phases: $ranks: the peak of the run" "$(of peak)" $((long + first))
+    is "phases: $ranks: each" "$(sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' "$work/json" | tr '\n' ' ')" \
+        "$short $long $short "
+done
+# shellcheck disable=SC2086
+fails 1 "zf-plan: the phases take $((long + first)) bytes, 1 more than the limit of $((long + first - 1))" $changing \
+    --world 4 --pipe 2 --schedule gpipe --phase seq=16,batch=32,steps=5 --phase seq=64,batch=16,steps=2 \
+    --memory $((long + first - 1))
+planned --model gpt --layers 1 --seq 64
+parameters=$(of parameters)
+planned --model gpt --layers 1 --phase seq=16,steps=1 --phase seq=64,steps=1
+is 'phases: positions are those of the longest' "$(of parameters)" "$parameters"
+planned --config docs/data/llama.json --curriculum min=8,round=16,steps=30 --steps 40
+is 'curriculum: its lengths' "$(sed -n 's/^ *"tokens": \([0-9]*\),$/\1/p' "$work/json" | tr '\n' ' ')" \
+    '16 32 48 64 '
+"$plan" --layers 2 --hidden 128 --heads 2 --recipe bert44 --global-batch 64 --world 4 --steps 100 --seq 64 > "$work/table"
+is 'recipe: its phases' "$(sed -n 's/^[12]  *\([0-9]*\)  *\([0-9]*\)  *\([0-9]*\) .*/\1x\2x\3/p' "$work/table" |
+    tr '\n' ' ')" '91x64x16 9x32x64 '
+is 'recipe: its optimizer' "$(sed -n '1s/.*, //p' "$work/table")" lamb
+fails 1 'zf-plan: a batch of 30 examples cannot be split into 2 ranks along data times 2 micro-batches' \
+    --phase batch=30,steps=2 --world 2 --micro-batches 2
+fails 1 "zf-plan: sequences of 65 tokens are too long for the model's 64 positions" \
+    --config docs/data/llama.json --phase seq=65,steps=2
+fails 1 'zf-plan: --phase number 1 needs its steps: steps=N' --phase seq=64
+misused '--curriculum needs steps=N, after which its length is max' --curriculum min=8
+misused '--recipe bert44 needs --global-batch B, the examples of a step of phase 1' --recipe bert44
+misused '--recipe bert44 is for --model bert' --recipe bert44 --global-batch 64 --model gpt
+misused '--recipe has phases of its own: without --phase and --curriculum' --recipe bert44 \
+    --global-batch 64 --phase steps=2
 
 # ----------------------------------------------------------------------------------------- search
 

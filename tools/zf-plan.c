@@ -86,6 +86,7 @@ static int plan_step(int argc, char **argv)
     if (o.between) o.cost.between.bytes_per_s = (double)o.between;
     if (o.fit) return plan_print_fit(&o);
     if (o.search) return plan_print_search(&o);
+    if (plan_changes(&o)) return plan_print_phases(&o);
     for (; o.t.variant < o.variants && !end; o.t.variant++) {
         if (o.json && o.variants > 1) puts(o.t.variant ? "," : "[");
         else if (o.variants > 1)

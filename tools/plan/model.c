@@ -17,7 +17,7 @@ enum { SAMPLES = sizeof samples / sizeof samples[0] };
 static gpt_config gpt_of(const options *o)
 {
     return (gpt_config){.vocab = o->vocab,
-                        .positions = o->seq,
+                        .positions = o->positions ? o->positions : o->seq,
                         .hidden = o->hidden,
                         .layers = o->layers,
                         .heads = o->heads,
@@ -33,12 +33,13 @@ static gpt_config gpt_of(const options *o)
 
 static bert_config bert_of(const options *o)
 {
+    const int64_t longest = o->positions ? o->positions : o->seq;
     return (bert_config){.vocab = o->vocab,
                          .hidden = o->hidden,
                          .layers = o->layers,
                          .heads = o->heads,
                          .intermediate = 4 * o->hidden,
-                         .positions = o->seq > 512 ? o->seq : 512,
+                         .positions = longest > 512 ? longest : 512,
                          .types = 2,
                          .eps = 1e-12,
                          .dropout = 0.1,
@@ -46,7 +47,8 @@ static bert_config bert_of(const options *o)
                          .std = 0.02,
                          .pad = -1,
                          .tied = 1,
-                         .nsp = 1};
+                         .nsp = 1,
+                         .pre_norm = o->recipe};
 }
 
 static void set_sizes(options *o)
@@ -111,6 +113,16 @@ static int64_t member(const options *o, size_t at)
     return value;
 }
 
+bool plan_fits_positions(const options *o, char error[512])
+{
+    const int64_t positions =
+        o->config ? zf_config_positions(o->sample->config, &o->model) : INT64_MAX;
+    if (o->seq > positions)
+        snprintf(error, 512, "sequences of %lld tokens are too long for the model's %lld positions",
+                 (long long)o->seq, (long long)positions);
+    return o->seq <= positions;
+}
+
 /* What else the options say of the model of a file. */
 static bool fit_config(options *o, zf_error *error)
 {
@@ -121,10 +133,7 @@ static bool fit_config(options *o, zf_error *error)
     o->layers = member(o, t->layers), o->hidden = member(o, t->hidden);
     o->heads = member(o, t->heads), o->vocab = member(o, t->vocab);
     if (!o->seq) o->seq = positions < usual ? positions : usual;
-    if (o->seq > positions)
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "--seq %lld: sequences are too long for the model's %lld positions",
-                    (long long)o->seq, (long long)positions);
+    if (!plan_fits_positions(o, error->text)) return false;
     return !*o->attention || zf_config_set_layout(t, &o->model, o->attention, o->seq, error);
 }
 

@@ -30,6 +30,15 @@ static const zf_option plan_rows[] = {
     ROW(COUNT, batch, 0, MANY, BASIC, .help = "sequences of a micro-batch on one rank (8)"),
     ROW(FLAG, layout, 0, NULL, .with = "attention",
         .help = "print the layout of --attention, # where a block is seen, and no plan"),
+    ROW(TEXTS, phase, 0, NULL, .unit = "seq=T,batch=B,steps=N", .topic = "phases",
+        .with = "!fit, !search, !curriculum",
+        .help = "so many steps with this length and batch of all ranks, as in a run; several follow "
+                "one another"),
+    ROW(DESC, curriculum, 0, NULL, .rows = curriculum_rows, .flag = "curriculum",
+        .with = "!fit, !search", .help = "short sequences first, which grow to --seq tokens"),
+    ROW(CHOICE, recipe, 0, "off|bert44", .with = "!fit, !search, !config",
+        .help = "the phases and the optimizer of BERT in 44 minutes"),
+    ROW(COUNT, steps, 1000, "[1,1000000000000]", .with = "curriculum|recipe", .help = "steps in all"),
     ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
     ROW(COUNT, pipe, 1, "[1,32766]", .unit = "P", BASIC, .with = "!fit",
         .help = "ranks along pipe, each with some of the layers: a stage"),
@@ -63,8 +72,10 @@ static const zf_option plan_rows[] = {
         .help = "print the ten layouts of --world ranks that train the model in the least time, of "
                 "those that fit --device: ranks along tensor and pipe, stage, micro-batches, "
                 "recomputation, unless these are given. By default in bf16"),
-    ROW(COUNT, examples, 0, MANY, .unit = "N", .flag = "global-batch", .with = "search", BASIC,
-        .help = "sequences of a step over all ranks; without it two of each rank"),
+    ROW(COUNT, examples, 0, MANY, .unit = "N", .flag = "global-batch",
+        .with = "search|phase|curriculum|recipe", BASIC,
+        .help = "sequences of a step over all ranks; without it two of each rank, or of --phase as "
+                "many as --batch says"),
     ROW(BYTES, link, 0, NULL, .help = "bytes a second between ranks of a node, in place of --cost's"),
     ROW(BYTES, between, 0, NULL,
         .help = "bytes a second between nodes for each rank, in place of --cost's"),
@@ -266,6 +277,9 @@ int plan_read_options(int argc, char **argv, options *o)
     if (argc > 1) return misuse("'%s' is no option", argv[1]) + 1;
     if (o->deepspeed_keys) return zf_deepspeed_keys(stdout), GOOD + 1;
     if ((ends = read_deepspeed(o))) return ends;
+    if (!plan_curriculum_ends(o))
+        return misuse("--curriculum needs steps=N, after which its length is max") + 1;
+    if (!plan_recipe(o, all, TABLES, &error)) return misuse("%s", error.text) + 1;
     settle_defaults(o);
     if (zf_options_check(all, TABLES, true, &error)) return misuse("%s", error.text) + 1;
     files_add_options(&files, all, TABLES);

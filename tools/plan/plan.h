@@ -4,6 +4,8 @@
 
 #include "../../examples/frame/model/sample.h"
 
+enum { PLAN_DEFAULTS = 8 };
+
 typedef struct options {
     const char *config;         /* of --config; NULL: the model is one of these sizes */
     const sample_model *sample; /* of --config, */
@@ -13,7 +15,12 @@ typedef struct options {
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, ranks_per_node, mics, memory;
     int64_t pipe; /* ranks along pipe */
     bool search;
-    int64_t examples; /* of --search: sequences of a step */
+    int64_t examples; /* sequences of a step over all ranks; 0: not given */
+    zf_option_texts phase; /* as they are given */
+    curriculum curriculum;
+    int64_t positions;                 /* of a model of sizes; 0: seq */
+    int64_t steps, recipe;             /* recipe 1: bert44 */
+    char defaults[PLAN_DEFAULTS][16];  /* of the recipe */
     int64_t given_pipe, given_micro_batches; /* as they are given; 0: they are not */
     int64_t link, between;        /* bytes a second, in place of the cost table's; 0: that */
     const char *pipe_layers, *schedule_name;
@@ -79,6 +86,8 @@ zf_training plan_varying(const options *o);
 
 /* Reads --config, if it is given. False with *error. */
 bool plan_config(options *o, zf_error *error);
+/* False with an error where sequences are longer than the model's positions. */
+bool plan_fits_positions(const options *o, char error[512]);
 /* "GPT", or the model_type of --config. */
 const char *plan_model_name(const options *o);
 /* Builds the forward graph; returns the loss. A mistake is the graph's error. */
@@ -128,6 +137,14 @@ void plan_put_bytes(zf_json_writer *w, const char *key, size_t bytes);
 int plan_print_layout(const options *o);
 /* Prints a row for each model and way, each as soon as it is found. */
 int plan_print_fit(const options *o);
+/* Sets what --recipe stands for. False with *error. */
+bool plan_recipe(options *o, const zf_options *all, int32_t tables, zf_error *error);
+/* --curriculum, as it was given, says after which steps it ends. */
+bool plan_curriculum_ends(const options *o);
+/* Shapes change in the run. */
+bool plan_changes(const options *o);
+/* Prints the plan of a run whose shapes change. */
+int plan_print_phases(const options *o);
 /* Prints the layouts that fit --device and are fastest. */
 int plan_print_search(const options *o);
 /* Draws the plan where --svg asks for it, and writes the page of --html. */

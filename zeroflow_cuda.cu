@@ -55,6 +55,7 @@
 #include "ops/loss.cu"
 #include "ops/bucket.cu"
 #include "ops/collective.cu"
+#include "ops/part.cu"
 #include "ops/copy.cu"
 #include "ops/quantize.cu"
 #include "ops/scaler.cu"

@@ -230,6 +230,8 @@
     X(all_to_all, 1, 1, A(all_to_all, world, i)                                                    \
       A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
       A(all_to_all, dim, i) A(all_to_all, from, i))                                                \
+    X(part, 1, 1, A(part, world, i)                                                                \
+      A(part, over, e(all|node|local|data|tensor|context|expert|pipe)) A(part, dim, i))            \
     X(bcast, 1, 1, A(bcast, world, i)                                                              \
       A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe)) A(bcast, root, i))         \
     X(send, 1, 1, A(send, world, i)                                                                \

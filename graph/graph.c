@@ -12,6 +12,8 @@
 typedef struct zfi_spread {
     /* The axes over which a dimension is cut, the outermost first: zf_over, 4 bits for each */
     uint16_t at[ZF_MAX_RANK];
+    /* Elements of a cut dimension that are neighbours in the whole as well; 0: all of the rank's */
+    int64_t run[ZF_MAX_RANK];
     uint8_t sum, differs; /* sets of axes: each rank has an addend; each has another value */
 } zfi_spread;
 

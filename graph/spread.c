@@ -4,6 +4,8 @@
  *     f32[8,512@tensor]        cut: each has a part of the dimension, which is of 1024 over two
  *     f32[8,1024]+tensor       each has an addend of the value, which is their sum
  *     f32[8,1024]~tensor       each has another one
+ *     f32[4096@context/512,8]  cut in runs: of each 1024 a rank has 512 that lie together. So is a
+ *                              dimension that a reshape has made of several, of which one is cut
  *
  * Dimensions are those of this rank. Where several axes cut one, the outermost is first:
  * 512@context@tensor. A leaf has the type that it is given. That of any other value follows from
@@ -11,6 +13,7 @@
  *
  *   - a dimension is cut by its letter (graph/cuts.c): at all places of the letter, or nowhere.
  *     What lacks a letter over which it sums is an addend
+ *   - a reshape keeps what lies together in the whole; nothing else makes or gathers runs
  *   - addends reach what is linear in them alone, in f32 or f64: added to addends, times what is
  *     equal, in another form. Elsewhere the sum must be made before
  *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
@@ -106,19 +109,21 @@ static bool zfi_is_spread(const zfi_spread *s)
 
 static bool zfi_same_spread(const zfi_spread *a, const zfi_spread *b)
 {
-    return !memcmp(a->at, b->at, sizeof a->at) && a->sum == b->sum && a->differs == b->differs;
+    return !memcmp(a->at, b->at, sizeof a->at) && !memcmp(a->run, b->run, sizeof a->run) &&
+           a->sum == b->sum && a->differs == b->differs;
 }
 
 /* It has no dimensions: over what these were cut, it differs. */
 static void zfi_spread_flatten(zfi_spread *s)
 {
     s->differs |= zfi_spread_cut(s);
-    memset(s->at, 0, sizeof s->at);
+    memset(s->at, 0, sizeof s->at), memset(s->run, 0, sizeof s->run);
 }
 
 static void zfi_spread_drop(zfi_spread *s, uint8_t axes)
 {
-    for (int d = 0; d < ZF_MAX_RANK; d++) s->at[d] = zfi_axes_less(s->at[d], axes);
+    for (int d = 0; d < ZF_MAX_RANK; d++)
+        if (!(s->at[d] = zfi_axes_less(s->at[d], axes))) s->run[d] = 0;
     s->sum &= (uint8_t)~axes, s->differs &= (uint8_t)~axes;
 }
 
@@ -135,6 +140,8 @@ static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *s
                                (long long)shape->dims[d]);
         for (uint16_t list = s->at[d]; list; list >>= ZFI_AXIS_BITS)
             at += (size_t)snprintf(text + at, size - at, "@%s", zfi_axis_names[list & 15]);
+        if (s->run[d])
+            at += (size_t)snprintf(text + at, size - at, "/%lld", (long long)s->run[d]);
     }
     at += (size_t)snprintf(text + at, size - at, "]");
     for (int differs = 0; differs < 2; differs++)
@@ -223,13 +230,19 @@ static void zfi_spread_addends(zfi_spreading *c, uint8_t axis)
 
 /* ------------------------------------------------------------------------------------- letters */
 
-/* The axes of each letter, from the operands that are cut; those over which the result differs are
- * left out. */
+/* How a letter is cut. */
+typedef struct zfi_letter_spread {
+    uint16_t axes;
+    int64_t run;
+    int32_t from; /* the operand that says so */
+} zfi_letter_spread;
+
+/* Those of each letter, from the operands that are cut; axes over which the result differs are left
+ * out. */
 static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
-                               uint16_t letters[ZFI_CUT_LETTERS])
+                               zfi_letter_spread letters[ZFI_CUT_LETTERS])
 {
     const zfi_node *node = c->node;
-    int32_t from[ZFI_CUT_LETTERS] = {0};
     for (int32_t k = 0; k < node->arg_count; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
             const uint16_t list = zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs);
@@ -243,17 +256,57 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
                                 c->graph->records[node->op]->name);
                 return;
             }
-            if (!letters[l]) letters[l] = list, from[l] = node->args[k];
+            if (!letters[l].axes)
+                letters[l] =
+                    (zfi_letter_spread){list, zfi_spread_arg(c, k)->run[d], node->args[k]};
         }
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
             const int8_t l = cuts->given[k] ? cuts->at[k][d] : -1;
-            if (l < 0 || !letters[l] || zfi_fits_any(c, k)) continue;
-            if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l])
+            if (l < 0 || !letters[l].axes || zfi_fits_any(c, k)) continue;
+            if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l].axes ||
+                zfi_spread_arg(c, k)->run[d] != letters[l].run)
                 zfi_spread_fail(c, "%%%d is cut over %s, and %%%d is not cut alike at dimension %d",
-                                (int)from[l], zfi_axis_in(zfi_axes_in(letters[l])),
+                                (int)letters[l].from, zfi_axis_in(zfi_axes_in(letters[l].axes)),
                                 (int)node->args[k], (int)d);
         }
+}
+
+/* The dimension of a reshaped value in which `count` elements that lie together end, and those of
+ * one dimension do; -1: there is none. *run: how many of that dimension they are; 0: all. */
+static int32_t zfi_spread_place(const zf_shape *shape, int64_t count, int64_t *run)
+{
+    for (int32_t d = 0; d < shape->rank; d++) {
+        const int64_t inner = zfi_span(shape, d + 1, shape->rank), size = shape->dims[d];
+        if (size < 2 || inner < 1 || count % inner || count / inner > size || count / inner < 2)
+            continue;
+        if (size % (count / inner)) continue;
+        *run = count / inner == size ? 0 : count / inner;
+        return d;
+    }
+    return -1;
+}
+
+/* A reshape: what lies together in the whole does so in another form. */
+static void zfi_spread_reshape(zfi_spreading *c)
+{
+    const zfi_node *node = c->node;
+    const zfi_spread *x = zfi_spread_arg(c, 0);
+    const zf_shape *from = &c->graph->nodes[node->args[0]].shape;
+    for (int32_t d = 0; d < from->rank; d++) {
+        const int64_t of = x->run[d] ? x->run[d] : from->dims[d];
+        int64_t run = 0;
+        const uint16_t list = zfi_axes_less(x->at[d], c->out.differs);
+        const int32_t to =
+            list ? zfi_spread_place(&node->shape, of * zfi_span(from, d + 1, from->rank), &run) : 0;
+        if (!list) continue;
+        if (to < 0 || c->out.at[to])
+            zfi_spread_fail(c,
+                            "%%%d is cut over %s at dimension %d, along which reshape is not to be "
+                            "cut",
+                            (int)node->args[0], zfi_axis_in(zfi_axes_in(list)), (int)d);
+        else c->out.at[to] = list, c->out.run[to] = run;
+    }
 }
 
 /* The type of a value of the node: its result, or a saved one. */
@@ -261,11 +314,15 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
 {
     const zf_graph *g = c->graph;
     const zfi_node *node = c->node;
-    uint16_t letters[ZFI_CUT_LETTERS] = {0};
+    zfi_letter_spread letters[ZFI_CUT_LETTERS] = {{.axes = 0}};
     uint8_t cut = 0, seen = c->out.sum;
     zfi_cuts cuts;
     for (int32_t k = 0; k < node->arg_count; k++) cut |= zfi_spread_cut(zfi_spread_arg(c, k));
     if (!(cut & ~c->out.differs)) return;
+    if (node->op == ZF_OP_reshape) {
+        zfi_spread_reshape(c);
+        return;
+    }
     if (!zfi_cut_of(g, node, &cuts)) {
         zfi_spread_fail(c, "%s is not to be cut, and an operand is cut over %s",
                         g->records[node->op]->name, zfi_axis_in(cut));
@@ -273,7 +330,7 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
     }
     zfi_spread_letters(c, &cuts, letters);
     for (int32_t l = 0; l < cuts.letters && !*c->why; l++) {
-        const uint8_t axes = zfi_axes_in(letters[l]);
+        const uint8_t axes = zfi_axes_in(letters[l].axes);
         if (cuts.flat[value][0]) c->out.differs |= axes;
         else if (zfi_cut_sums(&cuts, l, value)) c->out.sum |= axes;
         if (seen & axes)
@@ -282,7 +339,7 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
         seen |= axes;
         for (int32_t d = 0; d < ZF_MAX_RANK; d++)
             if (!cuts.flat[value][0] && cuts.given[value] && cuts.at[value][d] == l)
-                c->out.at[d] = letters[l];
+                c->out.at[d] = letters[l].axes, c->out.run[d] = letters[l].run;
     }
 }
 
@@ -349,6 +406,10 @@ static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
     else if (zfi_axes_last(x->at[dim]) != over)
         zfi_spread_fail(c, "at dimension %lld of %%%d the innermost axis is not %s",
                         (long long)dim, (int)node->args[0], zfi_axis_names[over]);
+    else if (x->run[dim])
+        zfi_spread_fail(c, "dimension %lld of %%%d is cut in runs of %lld: it is gathered in the "
+                           "form in which it was cut",
+                        (long long)dim, (int)node->args[0], (long long)x->run[dim]);
     else c->out.at[dim] = zfi_axes_less(x->at[dim], axis);
 }
 
@@ -396,6 +457,24 @@ static void zfi_spread_collective(zfi_spreading *c)
     if (node->op == ZF_OP_all_to_all && !exchanges) c->out.differs |= axis;
 }
 
+/* A rank's part of what is equal on all. */
+static void zfi_spread_part(zfi_spreading *c)
+{
+    const zfi_node *node = c->node;
+    const zfi_spread *x = zfi_spread_arg(c, 0);
+    const int64_t over = ZF_INT(node, part, over), dim = ZF_INT(node, part, dim);
+    const uint8_t axis = zfi_axis_bit(over);
+    c->out = *x;
+    if (x->sum & axis) zfi_spread_open_sum(c, node->args[0], axis);
+    else if ((zfi_spread_cut(x) | x->differs) & axis)
+        zfi_spread_fail(c, "%%%d is not equal along %s: a rank has a part of it already",
+                        (int)node->args[0], zfi_axis_names[over]);
+    else if (x->run[dim])
+        zfi_spread_fail(c, "dimension %lld of %%%d is cut in runs", (long long)dim,
+                        (int)node->args[0]);
+    else c->out.at[dim] = zfi_axes_add(x->at[dim], over);
+}
+
 /* ------------------------------------------------------------------------------ leaves, buckets */
 
 static void zfi_spread_leaf(zfi_spreading *c)
@@ -406,6 +485,8 @@ static void zfi_spread_leaf(zfi_spreading *c)
     const uint8_t cut = zfi_spread_cut(&node->spread);
     const bool held = node->op == ZF_OP_param || node->op == ZF_OP_state;
     c->out = node->spread;
+    for (int32_t d = 0; d < node->shape.rank && held; d++)
+        if (c->out.run[d]) zfi_spread_fail(c, "a %s is cut into one run for each rank", name);
     if (held && (c->out.sum | c->out.differs))
         zfi_spread_fail(c, "a %s is equal or cut", name);
     else if (!held && node->op != ZF_OP_input && zfi_is_spread(&c->out))
@@ -572,6 +653,7 @@ static void zfi_spread_of_node(zfi_spreading *c)
     else if (node->op == ZF_OP_bucket || node->op == ZF_OP_pack) zfi_spread_pack(c);
     else if (traits & ZF_OP_LEAF) zfi_spread_leaf(c);
     else if (traits & ZF_OP_COLLECTIVE) zfi_spread_collective(c);
+    else if (node->op == ZF_OP_part) zfi_spread_part(c);
     else if (node->op == ZF_OP_view) zfi_spread_view(c);
     else if (node->op == ZF_OP_squares && ZF_LIST(node, squares, blocks).count)
         zfi_spread_squares(c);

@@ -136,6 +136,17 @@ static int32_t zfi_parse_axis_after(zfi_parser *p, char mark, uint8_t *seen)
     return 0;
 }
 
+/* The run after "4096@context/", of the last dimension. */
+static bool zfi_parse_run(zfi_parser *p, const zf_shape *shape, zfi_spread *spread)
+{
+    const int64_t size = shape->dims[shape->rank - 1];
+    int64_t *run = &spread->run[shape->rank - 1];
+    if (!zfi_integer(p, run)) return false;
+    return (*run > 1 && *run < size && size % *run == 0) ||
+           zfi_parse_fail(p, "runs of %lld do not make %lld elements", (long long)*run,
+                          (long long)size);
+}
+
 /* "f32[8,512@context@tensor]+pipe" */
 static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape, zfi_spread *spread)
 {
@@ -149,6 +160,7 @@ static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape, zfi_
             return zfi_parse_fail(p, "more than %d dimensions", ZF_MAX_RANK);
         if (!zfi_integer(p, &shape->dims[shape->rank++])) return false;
         while ((over = zfi_parse_axis_after(p, '@', &seen))) *axes = zfi_axes_add(*axes, over);
+        if (*axes && zfi_take(p, "/") && !zfi_parse_run(p, shape, spread)) return false;
         if (p->graph->error.status) return false;
         if (zfi_take(p, ",")) continue;
         if (!zfi_need(p, "]")) return false;

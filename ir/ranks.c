@@ -363,11 +363,12 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zf_attribute *world = zfi_attribute_of(g, &g->nodes[id], "world");
     const bool together = zfi_has(g, id, ZF_OP_COLLECTIVE), mesh = zfi_is_mesh(zfi_mesh_of(g));
-    const int64_t over = together ? ZF_INT(&g->nodes[id], all_gather, over) : ZF_OVER_ALL;
+    const zf_attribute *axis = zfi_attribute_of(g, &g->nodes[id], "over");
+    const int64_t over = axis ? axis->i : ZF_OVER_ALL;
     const bool parts = over == ZF_OVER_NODE || over == ZF_OVER_LOCAL;
     const zf_op op = g->nodes[id].op;
     const bool of_node = op == ZF_OP_bucket && ZF_INT(&g->nodes[id], bucket, each);
-    const int32_t ranks = together  ? zfi_mesh_size(zfi_mesh_of(g), over)
+    const int32_t ranks = axis      ? zfi_mesh_size(zfi_mesh_of(g), over)
                           : of_node ? zfi_mesh_local(zfi_mesh_of(g))
                                     : g->shards;
     if (zfi_is_other_axis(over) && !ranks)

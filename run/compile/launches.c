@@ -85,12 +85,11 @@ static int32_t zfi_disk_value_of(const zf_program *p, const zfi_disk *disk, int3
     return zfi_disk_find(disk, p->data[x], (int64_t)zfi_node_bytes(&g->nodes[x]));
 }
 
-/* Who takes part in a collective: the ranks along its axis, the two of a send, or this one alone
- * where a send is between others. */
-static zf_group zfi_group_of_launch(const zf_program *p, const zf_launch *l)
+/* The ranks along the axis of an operator, who take part in a collective; the two of a send, or this
+ * one alone where a send is between others. */
+static zf_group zfi_group_of_launch(const zf_program *p, const zf_launch *l, int64_t over)
 {
     const zfi_mesh mesh = zfi_mesh_of(p->graph);
-    const int64_t over = ZF_INT(l, all_gather, over);
     const zf_group all = zfi_mesh_group(mesh, over, p->run.rank);
     const int32_t place = zfi_mesh_place(mesh, over, p->run.rank);
     int32_t from, to;
@@ -120,6 +119,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zf_backend *runs;
+        const zf_attribute *over;
         zf_launch l;
         size_t scratch;
         if (!zfi_runs(g, p, id)) continue;
@@ -134,7 +134,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.error = &g->error;
         l.comm = p->comm;
         if (own && own < p->own + p->own_count) own += zfi_set_own(p, id, &l, own);
-        if (zfi_has(g, id, ZF_OP_COLLECTIVE)) l.group = zfi_group_of_launch(p, &l);
+        if ((over = zfi_attribute_of(g, &g->nodes[id], "over")))
+            l.group = zfi_group_of_launch(p, &l, over->i);
         if (runs->check && runs->check(runs->self, &l)) return g->error.status;
         scratch = runs->scratch(runs->self, &l);
         if (scratch > (size_t)g->nodes[id].scratch_bytes)

@@ -208,6 +208,18 @@ typedef struct zf_cut_desc {
 } zf_cut_desc;
 ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 
+/* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, which is
+ * dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide heads and
+ * key-value heads. Parameters are equal on these ranks, and their gradients are summed over them.
+ * Sums over tokens are made of `sections`, a balanced tree, and have the bits of any number of ranks
+ * with as many sections. docs/axes.md has an example. Requires: not zf_zero yet; after zf_autograd
+ * and the optimizer, where the step trains. */
+typedef struct zf_context_desc {
+    int32_t parts;    /* ranks along context; 0: 1 */
+    int32_t sections; /* divided by `parts`; 0: `parts` */
+} zf_context_desc;
+ZF_API zf_status zf_context(zf_graph *graph, const zf_context_desc *desc);
+
 /* Gives each rank along the axis pipe some of the layers: a stage. A layer is the nodes of one
  * numbered scope ("layer.7"), or those that use parameters of such names; gradients, updates and
  * states are where their layer is. What comes before the first layer is with it, what comes after

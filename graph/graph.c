@@ -14,6 +14,7 @@ typedef struct zfi_spread {
     uint16_t at[ZF_MAX_RANK];
     /* Elements of a cut dimension that are neighbours in the whole as well; 0: all of the rank's */
     int64_t run[ZF_MAX_RANK];
+    int32_t section[ZF_MAX_RANK]; /* 1 + which equal section of a rank's part it is; 0: all of it */
     uint8_t sum, differs; /* sets of axes: each rank has an addend; each has another value */
 } zfi_spread;
 

@@ -6,6 +6,7 @@
  *     f32[8,1024]~tensor       each has another one
  *     f32[4096@context/512,8]  cut in runs: of each 1024 a rank has 512 that lie together. So is a
  *                              dimension that a reshape has made of several, of which one is cut
+ *     f32[64@context:1,8]      each has section 1 of its part, one of several equal ones
  *
  * Dimensions are those of this rank. Where several axes cut one, the outermost is first:
  * 512@context@tensor. A leaf has the type that it is given. That of any other value follows from
@@ -14,6 +15,8 @@
  *   - a dimension is cut by its letter (graph/cuts.c): at all places of the letter, or nowhere.
  *     What lacks a letter over which it sums is an addend
  *   - a reshape keeps what lies together in the whole; nothing else makes or gathers runs
+ *   - a slice of a part makes a section of it, and a concat of all sections the part; what is
+ *     computed of sections is of equal ones
  *   - addends reach what is linear in them alone, in f32 or f64: added to addends, times what is
  *     equal, in another form. Elsewhere the sum must be made before
  *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
@@ -110,7 +113,7 @@ static bool zfi_is_spread(const zfi_spread *s)
 static bool zfi_same_spread(const zfi_spread *a, const zfi_spread *b)
 {
     return !memcmp(a->at, b->at, sizeof a->at) && !memcmp(a->run, b->run, sizeof a->run) &&
-           a->sum == b->sum && a->differs == b->differs;
+           !memcmp(a->section, b->section, sizeof a->section) && a->sum == b->sum && a->differs == b->differs;
 }
 
 /* It has no dimensions: over what these were cut, it differs. */
@@ -118,12 +121,13 @@ static void zfi_spread_flatten(zfi_spread *s)
 {
     s->differs |= zfi_spread_cut(s);
     memset(s->at, 0, sizeof s->at), memset(s->run, 0, sizeof s->run);
+    memset(s->section, 0, sizeof s->section);
 }
 
 static void zfi_spread_drop(zfi_spread *s, uint8_t axes)
 {
     for (int d = 0; d < ZF_MAX_RANK; d++)
-        if (!(s->at[d] = zfi_axes_less(s->at[d], axes))) s->run[d] = 0;
+        if (!(s->at[d] = zfi_axes_less(s->at[d], axes))) s->run[d] = s->section[d] = 0;
     s->sum &= (uint8_t)~axes, s->differs &= (uint8_t)~axes;
 }
 
@@ -142,6 +146,8 @@ static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *s
             at += (size_t)snprintf(text + at, size - at, "@%s", zfi_axis_names[list & 15]);
         if (s->run[d])
             at += (size_t)snprintf(text + at, size - at, "/%lld", (long long)s->run[d]);
+        if (s->section[d])
+            at += (size_t)snprintf(text + at, size - at, ":%d", (int)s->section[d] - 1);
     }
     at += (size_t)snprintf(text + at, size - at, "]");
     for (int differs = 0; differs < 2; differs++)
@@ -234,6 +240,7 @@ static void zfi_spread_addends(zfi_spreading *c, uint8_t axis)
 typedef struct zfi_letter_spread {
     uint16_t axes;
     int64_t run;
+    int32_t section;
     int32_t from; /* the operand that says so */
 } zfi_letter_spread;
 
@@ -258,14 +265,16 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
             }
             if (!letters[l].axes)
                 letters[l] =
-                    (zfi_letter_spread){list, zfi_spread_arg(c, k)->run[d], node->args[k]};
+                    (zfi_letter_spread){list, zfi_spread_arg(c, k)->run[d],
+                                        zfi_spread_arg(c, k)->section[d], node->args[k]};
         }
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
             const int8_t l = cuts->given[k] ? cuts->at[k][d] : -1;
             if (l < 0 || !letters[l].axes || zfi_fits_any(c, k)) continue;
             if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l].axes ||
-                zfi_spread_arg(c, k)->run[d] != letters[l].run)
+                zfi_spread_arg(c, k)->run[d] != letters[l].run ||
+                zfi_spread_arg(c, k)->section[d] != letters[l].section)
                 zfi_spread_fail(c, "%%%d is cut over %s, and %%%d is not cut alike at dimension %d",
                                 (int)letters[l].from, zfi_axis_in(zfi_axes_in(letters[l].axes)),
                                 (int)node->args[k], (int)d);
@@ -305,7 +314,48 @@ static void zfi_spread_reshape(zfi_spreading *c)
                             "%%%d is cut over %s at dimension %d, along which reshape is not to be "
                             "cut",
                             (int)node->args[0], zfi_axis_in(zfi_axes_in(list)), (int)d);
-        else c->out.at[to] = list, c->out.run[to] = run;
+        else c->out.at[to] = list, c->out.run[to] = run, c->out.section[to] = x->section[d];
+    }
+}
+
+/* The dimension along which a slice takes a section of a part, or a concat puts sections together;
+ * -1: neither. */
+static int32_t zfi_section_axis(const zfi_spreading *c)
+{
+    const zf_attribute *axis = zfi_attribute_of(c->graph, c->node, "axis");
+    const bool either = c->node->op == ZF_OP_slice || c->node->op == ZF_OP_concat;
+    return either && axis && axis->i < c->node->shape.rank && zfi_spread_arg(c, 0)->at[axis->i]
+               ? (int32_t)axis->i
+               : -1;
+}
+
+/* One of equal sections of each rank's part. */
+static void zfi_spread_slice(zfi_spreading *c, int32_t axis)
+{
+    const zfi_node *node = c->node;
+    const zfi_spread *x = zfi_spread_arg(c, 0);
+    const int64_t start = ZF_INT(node, slice, start), size = node->shape.dims[axis],
+                  all = c->graph->nodes[node->args[0]].shape.dims[axis];
+    c->out = *x;
+    if (!size || all % size || start % size || x->section[axis] || x->run[axis])
+        zfi_spread_fail(c,
+                        "%%%d is cut over %s at dimension %d: a slice along it is one of equal "
+                        "sections of the part in one run",
+                        (int)node->args[0], zfi_axis_in(zfi_axes_in(x->at[axis])), (int)axis);
+    else if (size < all) c->out.section[axis] = 1 + (int32_t)(start / size);
+}
+
+/* All sections of each rank's part. */
+static void zfi_spread_concat(zfi_spreading *c, int32_t axis)
+{
+    zfi_spread first = *zfi_spread_arg(c, 0);
+    c->out = first, c->out.section[axis] = 0;
+    for (int32_t k = 0; k < c->node->arg_count; k++) {
+        first.section[axis] = 1 + k;
+        if (!zfi_same_spread(&first, zfi_spread_arg(c, k)))
+            zfi_spread_fail(c, "%%%d is not section %d of a part that is cut over %s",
+                            (int)c->node->args[k], (int)k,
+                            zfi_axis_in(zfi_axes_in(first.at[axis])));
     }
 }
 
@@ -319,8 +369,11 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
     zfi_cuts cuts;
     for (int32_t k = 0; k < node->arg_count; k++) cut |= zfi_spread_cut(zfi_spread_arg(c, k));
     if (!(cut & ~c->out.differs)) return;
-    if (node->op == ZF_OP_reshape) {
-        zfi_spread_reshape(c);
+    if (node->op == ZF_OP_reshape || zfi_section_axis(c) >= 0) {
+        const int32_t axis = zfi_section_axis(c);
+        if (axis < 0) zfi_spread_reshape(c);
+        else if (node->op == ZF_OP_slice) zfi_spread_slice(c, axis);
+        else zfi_spread_concat(c, axis);
         return;
     }
     if (!zfi_cut_of(g, node, &cuts)) {
@@ -339,7 +392,8 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
         seen |= axes;
         for (int32_t d = 0; d < ZF_MAX_RANK; d++)
             if (!cuts.flat[value][0] && cuts.given[value] && cuts.at[value][d] == l)
-                c->out.at[d] = letters[l].axes, c->out.run[d] = letters[l].run;
+                c->out.at[d] = letters[l].axes, c->out.run[d] = letters[l].run,
+                c->out.section[d] = letters[l].section;
     }
 }
 
@@ -406,6 +460,9 @@ static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
     else if (zfi_axes_last(x->at[dim]) != over)
         zfi_spread_fail(c, "at dimension %lld of %%%d the innermost axis is not %s",
                         (long long)dim, (int)node->args[0], zfi_axis_names[over]);
+    else if (x->section[dim])
+        zfi_spread_fail(c, "dimension %lld of %%%d is a section of a rank's part", (long long)dim,
+                        (int)node->args[0]);
     else if (x->run[dim])
         zfi_spread_fail(c, "dimension %lld of %%%d is cut in runs of %lld: it is gathered in the "
                            "form in which it was cut",
@@ -486,7 +543,8 @@ static void zfi_spread_leaf(zfi_spreading *c)
     const bool held = node->op == ZF_OP_param || node->op == ZF_OP_state;
     c->out = node->spread;
     for (int32_t d = 0; d < node->shape.rank && held; d++)
-        if (c->out.run[d]) zfi_spread_fail(c, "a %s is cut into one run for each rank", name);
+        if (c->out.run[d] || c->out.section[d])
+            zfi_spread_fail(c, "a %s is cut into one run for each rank", name);
     if (held && (c->out.sum | c->out.differs))
         zfi_spread_fail(c, "a %s is equal or cut", name);
     else if (!held && node->op != ZF_OP_input && zfi_is_spread(&c->out))
@@ -643,6 +701,15 @@ static void zfi_spread_flat(zfi_spreading *c, int32_t like)
 
 /* ----------------------------------------------------------------------------------------- all */
 
+/* Addends may be rounded to 16 bits where each is made, but not what adds them. */
+static bool zfi_spread_rounds(const zfi_spreading *c)
+{
+    const zfi_node *node = c->node;
+    bool sum = node->dtype != ZF_BF16 && node->dtype != ZF_F16;
+    for (int32_t k = 0; k < node->arg_count; k++) sum |= zfi_spread_arg(c, k)->sum != 0;
+    return sum && c->out.sum && node->dtype != ZF_F32 && node->dtype != ZF_F64;
+}
+
 static void zfi_spread_of_node(zfi_spreading *c)
 {
     const zf_graph *g = c->graph;
@@ -670,7 +737,7 @@ static void zfi_spread_of_node(zfi_spreading *c)
         zfi_spread_operands(c, ZFI_CUT_RESULT + 1 + (int32_t)ZF_INT(node, saved, index));
     } else if (!(traits & ZF_OP_EFFECT)) zfi_spread_operands(c, ZFI_CUT_RESULT);
     if (traits & ZF_OP_EFFECT) c->out = (zfi_spread){.sum = 0};
-    if (c->out.sum && node->dtype != ZF_F32 && node->dtype != ZF_F64)
+    if (zfi_spread_rounds(c))
         zfi_spread_fail(c, "addends over %s are f32 or f64, and %s rounds each",
                         zfi_axis_in(c->out.sum), zf_dtype_name(node->dtype));
 }

@@ -147,6 +147,17 @@ static bool zfi_parse_run(zfi_parser *p, const zf_shape *shape, zfi_spread *spre
                           (long long)size);
 }
 
+/* The number after "64@context:". */
+static bool zfi_parse_section(zfi_parser *p, int32_t *section)
+{
+    int64_t number;
+    if (!zfi_integer(p, &number)) return false;
+    if (number < 0 || number > 1 << 20) return zfi_parse_fail(p, "there is no section %lld",
+                                                              (long long)number);
+    *section = 1 + (int32_t)number;
+    return true;
+}
+
 /* "f32[8,512@context@tensor]+pipe" */
 static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape, zfi_spread *spread)
 {
@@ -161,6 +172,9 @@ static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape, zfi_
         if (!zfi_integer(p, &shape->dims[shape->rank++])) return false;
         while ((over = zfi_parse_axis_after(p, '@', &seen))) *axes = zfi_axes_add(*axes, over);
         if (*axes && zfi_take(p, "/") && !zfi_parse_run(p, shape, spread)) return false;
+        if (*axes && zfi_take(p, ":") &&
+            !zfi_parse_section(p, &spread->section[shape->rank - 1]))
+            return false;
         if (p->graph->error.status) return false;
         if (zfi_take(p, ",")) continue;
         if (!zfi_need(p, "]")) return false;

@@ -168,6 +168,13 @@ static void run_simplify(call *c)
     if (ready(c)) ran(c, zf_simplify(c->graph));
 }
 
+static void run_context(call *c)
+{
+    const zf_context_desc d = {.parts = (int32_t)take_number(c, "parts"),
+                               .sections = (int32_t)take_number(c, "sections")};
+    if (ready(c)) ran(c, zf_context(c->graph, &d));
+}
+
 static void run_cut(call *c)
 {
     const zf_cut_desc d = {.parts = (int32_t)take_number(c, "parts"),
@@ -369,6 +376,8 @@ static const pass passes[] = {
     {"cut", "[parts=N] [sections=N]",
      "ranks along tensor share layers: heads, and pairs of products",
      run_cut},
+    {"context", "[parts=N] [sections=N]", "ranks along context share sequences, each a piece of all",
+     run_context},
     {"stages", "[ranks=N] [layers=N,N,...]",
      "each rank along pipe has some of the layers, which values are sent to and from",
      run_stages},

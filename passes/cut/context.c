@@ -1,0 +1,237 @@
+/* context: ranks along the axis context share sequences, each a piece of all.
+ *
+ * requires: no zero yet; after autograd, simplify and the optimizer, so that gradients are cut too
+ * ensures:  an axis context of the mesh; parameters, gradients and updates are equal on its ranks
+ * before:   %2 = gather_rows %1, %3 : f32[2,32,8]     %3 = input "tokens" : i32[2,32]
+ *           %9 = matmul %7, %8 {transpose_a=true} : f32[8,8]
+ * after:    mesh context=2
+ *           %10 = part %3 {world=2 over=context dim=1} : i32[2,16@context]
+ *           %2 = gather_rows %1, %10 : f32[2,16@context,8]
+ *           %9 = matmul %7, %8 {transpose_a=true sections=1 wide=true} : f32[8,8]+context
+ *           %11 = all_reduce %9 {world=2 over=context order=tree} : f32[8,8]
+ *
+ * How each node is cut is chosen in tokens.c, from the inputs on; how a value is brought to what its
+ * reader wants stands in deal.c. What sums over tokens is a balanced tree over `sections`
+ * (base/tree.c), each section of which is a node on its tokens: the bits are those of any number of
+ * ranks with as many sections. Attention exchanges tokens for heads (Jacobs et al. 2023, DeepSpeed
+ * Ulysses), so it sees whole sequences, with their masks, positions and documents. */
+
+/* Attributes of the node as it runs on one of `parts` parts. */
+static void zfi_context_attributes(const zfi_dealing *c, int32_t id, int64_t parts, zfi_new *n,
+                                   int64_t dims[ZF_MAX_RANK])
+{
+    const zfi_tokens *y = &c->at[id];
+    const zfi_record *record = c->graph->records[n->op];
+    for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
+        if (y->divided >> a & 1) n->attributes[a].i /= parts;
+    if (y->bare) {
+        zfi_attribute_in(record, n->attributes, "sections")->i = 1;
+        zfi_attribute_in(record, n->attributes, "wide")->i = 1;
+    }
+    if (y->shaped < 0) return;
+    for (int32_t d = 0; d < y->shape.rank; d++)
+        dims[d] = y->shape.dims[d] / (d == y->cut ? parts : 1);
+    n->attributes[y->shaped].list.data = dims;
+}
+
+/* Appends the node on section j of `pieces`, or with all that a rank has of pieces 1: under its own
+ * id. */
+static int32_t zfi_context_append(zfi_dealing *c, int32_t id, int32_t j, int32_t pieces)
+{
+    zf_graph *g = c->graph;
+    const zfi_node old = g->nodes[id];
+    int32_t *args = zfi_calloc(&g->memory, (size_t)old.arg_count, sizeof *args), made;
+    int64_t dims[ZF_MAX_RANK];
+    zfi_new n = {.op = old.op, .args = args, .arg_count = old.arg_count};
+    if (!args) return 0;
+    n.id = pieces > 1 ? 0 : id;
+    memcpy(n.attributes, old.attributes, sizeof n.attributes);
+    zfi_context_attributes(c, id, (int64_t)c->d.parts * pieces, &n, dims);
+    for (int32_t k = 0; k < old.arg_count; k++) {
+        const int8_t want = c->wants[c->at[id].wants + k];
+        args[k] = zfi_deal(c, old.args[k], want);
+        if (want >= 0 && pieces > 1) args[k] = zfi_section(c, args[k], old.args[k], want, j, pieces);
+    }
+    made = g->error.status || g->memory.failed ? 0 : zfi_append(g, &n);
+    zfi_free(&g->memory, args, (size_t)old.arg_count * sizeof *args);
+    return made;
+}
+
+/* The value of the node from those of its sections. */
+static void zfi_context_join(zfi_dealing *c, int32_t id, int32_t *pieces, int32_t count,
+                             zf_dtype dtype)
+{
+    zfi_tokens *y = &c->at[id];
+    if (c->graph->error.status || c->graph->memory.failed) return;
+    if (y->sums) y->id = zfi_sum_sections(c, pieces, count, dtype);
+    else if (count > 1 && y->cut >= 0) y->id = zfi_beside(c, id, pieces, count);
+    else y->id = pieces[0];
+}
+
+/* The node has a sum, or saves one: it is in sections. */
+static bool zfi_context_sums(const zfi_dealing *c, int32_t id)
+{
+    bool sums = c->at[id].sums;
+    for (int32_t k = 0; k < ZF_MAX_SAVED; k++) {
+        const int32_t saved = c->graph->nodes[id].saved[k];
+        sums |= saved && c->at[saved].sums;
+    }
+    return sums;
+}
+
+static void zfi_context_cut(zfi_dealing *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    const zf_dtype dtype = g->nodes[id].dtype;
+    const int32_t pieces = zfi_context_sums(c, id) ? c->d.sections / c->d.parts : 1;
+    int32_t *made = zfi_calloc(&g->memory, (size_t)pieces, sizeof *made);
+    if (!made) return;
+    c->at[id].pieces = pieces, c->at[id].piece = (int32_t)zfi_len(c->pieces);
+    for (int32_t j = 0; j < pieces; j++) {
+        made[j] = zfi_context_append(c, id, j, pieces);
+        zfi_push(&g->memory, c->pieces, made[j]);
+    }
+    zfi_context_join(c, id, made, pieces, dtype);
+    if (pieces > 1) zfi_replace(g, id, c->at[id].id);
+    zfi_free(&g->memory, made, (size_t)pieces * sizeof *made);
+}
+
+/* What a node that is cut has saved. */
+static void zfi_context_saved(zfi_dealing *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    const zfi_node old = g->nodes[id];
+    const zfi_tokens *of = &c->at[old.args[0]];
+    int32_t *made = zfi_calloc(&g->memory, (size_t)of->pieces, sizeof *made);
+    if (!made) return;
+    for (int32_t j = 0; j < of->pieces && !g->error.status; j++) {
+        zfi_new n = {.op = old.op, .args = &c->pieces[of->piece + j], .arg_count = 1};
+        n.id = of->pieces > 1 ? 0 : id;
+        memcpy(n.attributes, old.attributes, sizeof n.attributes);
+        made[j] = zfi_append(g, &n);
+    }
+    zfi_context_join(c, id, made, of->pieces, old.dtype);
+    if (of->pieces > 1) zfi_replace(g, id, c->at[id].id);
+    zfi_free(&g->memory, made, (size_t)of->pieces * sizeof *made);
+}
+
+/* A reshape, or a slice of a flat value: of what a rank has. */
+static void zfi_context_form(zfi_dealing *c, int32_t id, int32_t arg)
+{
+    zf_graph *g = c->graph;
+    const zfi_node old = g->nodes[id];
+    const zfi_tokens *y = &c->at[id], *x = &c->at[old.args[0]];
+    zf_shape shape = zfi_part_shape(y->shape, y->cut, c->d.parts);
+    zfi_new n = {.op = old.op, .args = &arg, .arg_count = 1, .id = id};
+    memcpy(n.attributes, old.attributes, sizeof n.attributes);
+    if (old.op == ZF_OP_reshape)
+        n.attributes[ZF_AT_reshape_shape] = (zf_attribute)zfi_listed(shape.dims, shape.rank);
+    else if (x->by_letter) {
+        n.attributes[ZF_AT_slice_start].i /= c->d.parts;
+        n.attributes[ZF_AT_slice_stop].i /= c->d.parts;
+    }
+    if (arg) zfi_append(g, &n);
+}
+
+/* The node as it was, of whole operands. */
+static void zfi_context_keep(zfi_dealing *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    for (int32_t k = 0; k < g->nodes[id].arg_count && !zfi_has(g, id, ZF_OP_LEAF); k++) {
+        const int32_t arg = zfi_deal(c, g->nodes[id].args[k], ZFI_UNDEALT);
+        g->nodes[id].args[k] = arg;
+    }
+    zfi_push(&g->memory, g->order, id);
+}
+
+static void zfi_context_node(zfi_dealing *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    zfi_tokens *y = &c->at[id];
+    g->in_update = node->update, g->scope = node->scope;
+    if (zfi_has(g, id, ZF_OP_LEAF)) y->cut = ZFI_UNDEALT;
+    if (y->by_letter) zfi_context_cut(c, id);
+    else if (node->op == ZF_OP_saved && c->at[node->args[0]].by_letter) zfi_context_saved(c, id);
+    else if (y->flat) zfi_context_form(c, id, node->args[0]);
+    else if (node->op == ZF_OP_reshape && !y->of && y->cut >= 0)
+        zfi_context_form(c, id, node->args[0]);
+    else if (y->of && y->cut >= 0)
+        zfi_context_form(c, id,
+                         zfi_deal(c, y->of,
+                                  y->cut == y->dim ? c->at[y->of].dim : c->at[y->of].cut));
+    else zfi_context_keep(c, id);
+}
+
+static void zfi_context_run(zfi_dealing *c)
+{
+    zf_graph *g = c->graph;
+    int32_t *order = g->order;
+    for (int32_t id = 0; id < c->count; id++)
+        c->at[id].dim = -1, c->at[id].cut = ZFI_UNDEALT, c->at[id].shaped = -1;
+    for (int32_t i = 0; i < zfi_len(order) && !g->error.status; i++) zfi_tokens_see(c, order[i]);
+    if (g->error.status || g->memory.failed) return;
+    if (c->d.parts > 1)
+        g->axes.axis[g->axes.count++] = (zfi_other_axis){ZF_OVER_CONTEXT, c->d.parts};
+    g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++)
+        zfi_context_node(c, order[i]);
+    zfi_array_free(&g->memory, order);
+}
+
+/* The tokens of a sequence: dimension 1 of the first input that has one. */
+static int64_t zfi_context_tokens(const zf_graph *g)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_input && node->shape.rank > 1) return node->shape.dims[1];
+    }
+    return 0;
+}
+
+static const zf_option zfi_context_options[] = {
+    ZF_OPTION(zf_context_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),
+    ZF_OPTION(zf_context_desc, COUNT, sections, 0, "[0,1048576]", .flag = ""),
+    {.name = NULL}};
+
+static zf_status zfi_check_context(zfi_dealing *c)
+{
+    zf_graph *g = c->graph;
+    if (!c->d.sections) c->d.sections = c->d.parts;
+    c->sequence = zfi_context_tokens(g);
+    if (c->d.sections % c->d.parts)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_context: %d sections are not divided by %d ranks", (int)c->d.sections,
+                        (int)c->d.parts);
+    if (g->axes.count)
+        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_context: the ranks have other axes already");
+    if (c->sequence % c->d.sections || c->sequence / c->d.sections < 2)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_context: sequences of %lld tokens do not make %d sections of 2 tokens "
+                        "or more",
+                        (long long)c->sequence, (int)c->d.sections);
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
+{
+    zfi_dealing c = {.graph = g};
+    const char *scope;
+    zf_status status = zfi_enter(g, "zf_context", 0, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
+    if (status) return status;
+    if (desc) c.d = *desc;
+    if (zfi_settle_desc("zf_context", zfi_context_options, &c.d, &g->error)) return g->error.status;
+    if (c.d.parts == 1 && c.d.sections < 2) return zfi_leave(g, 0);
+    if (zfi_check_context(&c)) return g->error.status;
+    if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
+    scope = g->scope;
+    c.count = zfi_len(g->nodes);
+    c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);
+    if (c.at) zfi_context_run(&c);
+    zfi_free(&g->memory, c.at, (size_t)c.count * sizeof *c.at);
+    zfi_array_free(&g->memory, c.wants);
+    zfi_array_free(&g->memory, c.pieces);
+    g->scope = scope;
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return g->error.status ? g->error.status : zfi_leave(g, 0);
+}

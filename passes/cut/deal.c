@@ -1,0 +1,157 @@
+/* Dealing: a value in another way on the ranks along context, by the one exchange that makes it.
+ *
+ *     whole -> cut at d        part                cut at d -> whole       all_gather
+ *     cut at d -> cut at e     all_to_all          of an input             the input itself
+ *
+ * A dimension of several sequences, one after the other, is exchanged as two; a reshape, as what it is
+ * a reshape of. Each way is made once. */
+
+/* The shape of a value, with the dimension of tokens as two: sequences, and tokens of one. */
+static zf_shape zfi_apart_shape(const zfi_tokens *v)
+{
+    zf_shape shape = v->shape;
+    for (int32_t d = shape.rank++; d > v->dim; d--) shape.dims[d] = shape.dims[d - 1];
+    shape.dims[v->dim] /= v->run, shape.dims[v->dim + 1] = v->run;
+    return shape;
+}
+
+/* The dimension of tokens has several sequences. */
+static bool zfi_has_runs(const zfi_tokens *v)
+{
+    return v->dim >= 0 && v->run != v->shape.dims[v->dim] && v->shape.rank < ZF_MAX_RANK;
+}
+
+static int32_t zfi_apart_dim(const zfi_tokens *v, int32_t dim)
+{
+    return dim + (zfi_has_runs(v) && dim >= v->dim);
+}
+
+static zf_shape zfi_part_shape(zf_shape shape, int32_t dim, int64_t parts)
+{
+    if (dim >= 0) shape.dims[dim] /= parts;
+    return shape;
+}
+
+static int32_t zfi_deal_reshape(zf_graph *g, int32_t x, zf_shape shape)
+{
+    if (!x || zfi_same_shape(&g->nodes[x].shape, &shape)) return x;
+    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
+}
+
+/* x, apart, cut at `from`, becomes cut at `to`; of WHOLE it is whole. */
+static int32_t zfi_deal_exchange(zfi_dealing *c, int32_t x, int32_t from, int32_t to, zf_shape whole)
+{
+    zf_graph *g = c->graph;
+    const zf_attribute ranks = {.i = c->d.parts}, over = {.i = ZF_OVER_CONTEXT};
+    if (from < 0) return zfi_append_nodes(g, part, zfi_with(ranks, over, {.i = to}), x);
+    if (to >= 0)
+        return zfi_append_nodes(g, all_to_all, zfi_with(ranks, over, {.i = to}, {.i = from}), x);
+    x = zfi_append_nodes(g, all_gather, zfi_with(ranks, over, {.i = from}), x);
+    return zfi_deal_reshape(g, x, whole);
+}
+
+/* The node that has v, in another way than now: cut at `dim`. */
+static int32_t zfi_deal_again(zfi_dealing *c, int32_t v, int32_t dim)
+{
+    zf_graph *g = c->graph;
+    const zfi_tokens *x = &c->at[v];
+    const int64_t parts = c->d.parts;
+    const bool runs = zfi_has_runs(x) && (x->cut == x->dim || dim == x->dim);
+    const int32_t from = runs && x->cut >= 0 ? zfi_apart_dim(x, x->cut) : x->cut,
+                  to = runs && dim >= 0 ? zfi_apart_dim(x, dim) : dim;
+    const zf_shape whole = runs ? zfi_apart_shape(x) : x->shape;
+    int32_t y = zfi_deal_reshape(g, x->id ? x->id : v, zfi_part_shape(whole, from, parts));
+    y = y ? zfi_deal_exchange(c, y, from, to, whole) : 0;
+    return zfi_deal_reshape(g, y, zfi_part_shape(c->at[v].shape, dim, parts));
+}
+
+static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim);
+
+/* The same of a reshape: as of what it reshapes. */
+static int32_t zfi_deal_form(zfi_dealing *c, int32_t v, int32_t dim)
+{
+    const zfi_tokens *y = &c->at[v], *x = &c->at[y->of];
+    int64_t run = 0;
+    int32_t from = dim;
+    if (dim >= 0 && dim == y->dim) from = x->dim;
+    else if (dim >= 0)
+        from = zfi_spread_place(&x->shape, zfi_span(&y->shape, dim, y->shape.rank), &run);
+    if ((dim >= 0 && from < 0) || run) return zfi_deal_again(c, v, dim);
+    return zfi_deal_reshape(c->graph, zfi_deal(c, y->of, from),
+                            zfi_part_shape(y->shape, dim, c->d.parts));
+}
+
+/* The node that has v cut at dimension `dim`, or whole. */
+static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim)
+{
+    zfi_tokens *x = &c->at[v];
+    int32_t made;
+    if (x->cut == dim || c->d.parts == 1) return x->id ? x->id : v;
+    for (int k = 0; k < 2; k++)
+        if (x->as[k] && x->as_cut[k] == dim) return x->as[k];
+    made = x->of ? zfi_deal_form(c, v, dim) : zfi_deal_again(c, v, dim);
+    for (int k = 0; k < 2; k++)
+        if (!x->as[k]) {
+            x->as[k] = made, x->as_cut[k] = (int8_t)dim;
+            break;
+        }
+    return made;
+}
+
+/* ------------------------------------------------------------------------------------ sections */
+
+/* Section j of a rank's `pieces`, of the node x that has v cut at `dim`. */
+static int32_t zfi_section(zfi_dealing *c, int32_t x, int32_t v, int32_t dim, int32_t j,
+                           int32_t pieces)
+{
+    zf_graph *g = c->graph;
+    const zfi_tokens *of = &c->at[v];
+    const bool runs = dim == of->dim && zfi_has_runs(of);
+    const int32_t axis = runs ? dim + 1 : dim;
+    const zf_shape shape = zfi_part_shape(runs ? zfi_apart_shape(of) : of->shape, axis, c->d.parts);
+    const int64_t size = shape.dims[axis] / pieces;
+    x = zfi_deal_reshape(g, x, shape);
+    if (x)
+        x = zfi_append_nodes(g, slice, zfi_with({.i = axis}, {.i = j * size}, {.i = (j + 1) * size}),
+                             x);
+    return zfi_deal_reshape(g, x, zfi_part_shape(of->shape, dim, (int64_t)c->d.parts * pieces));
+}
+
+/* The sections of v side by side, as a rank has it. */
+static int32_t zfi_beside(zfi_dealing *c, int32_t v, const int32_t *pieces, int32_t count)
+{
+    zf_graph *g = c->graph;
+    const zfi_tokens *of = &c->at[v];
+    const int32_t dim = of->cut;
+    const bool runs = dim == of->dim && zfi_has_runs(of);
+    const int32_t axis = runs ? dim + 1 : dim;
+    const zf_shape whole = runs ? zfi_apart_shape(of) : of->shape;
+    int32_t *apart = zfi_calloc(&g->memory, (size_t)count, sizeof *apart), y;
+    if (!apart) return 0;
+    for (int32_t j = 0; j < count; j++)
+        apart[j] = zfi_deal_reshape(g, pieces[j],
+                                    zfi_part_shape(whole, axis, (int64_t)c->d.parts * count));
+    y = zfi_append_op(g, ZF_OP_concat, apart, count, zfi_with({.i = axis}));
+    zfi_free(&g->memory, apart, (size_t)count * sizeof *apart);
+    return zfi_deal_reshape(g, y, zfi_part_shape(of->shape, dim, c->d.parts));
+}
+
+/* The sum of all sections: a balanced tree of the rank's, then of ranks. */
+static int32_t zfi_sum_sections(zfi_dealing *c, int32_t *pieces, int32_t count, zf_dtype dtype)
+{
+    zf_graph *g = c->graph;
+    int32_t x;
+    for (int32_t j = 0; j < count; j++)
+        if (pieces[j] && zfi_is_half(g->nodes[pieces[j]].dtype))
+            pieces[j] = zfi_parallel_cast(g, pieces[j], ZF_F32);
+    for (; count > 1; count = count / 2 + count % 2) {
+        for (int32_t j = 0; j < count / 2; j++)
+            pieces[j] = zfi_append_op(g, ZF_OP_add, &pieces[2 * j], 2, NULL);
+        if (count % 2) pieces[count / 2] = pieces[count - 1];
+    }
+    x = pieces[0];
+    if (c->d.parts > 1)
+        x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
+                          zfi_with({.i = c->d.parts}, {.i = ZF_OVER_CONTEXT}, {.i = 1}));
+    return zfi_parallel_cast(g, x, dtype);
+}

@@ -1,0 +1,288 @@
+/* Tokens: how zf_context has each value on the ranks along context, and how each node is cut. All
+ * shapes are those of the whole graph, which does not change here.
+ *
+ *     cut at its tokens       what rows of tokens are computed by: most of a model
+ *     cut at another one      attention: heads, of all tokens
+ *     whole                   parameters, and what no letter allows to be cut
+ *
+ * A dimension of tokens follows from the inputs by the letters of operators (graph/cuts.c); a reshape
+ * may make it one of several sequences, one after the other. */
+
+enum { ZFI_UNDEALT = -1 };
+
+typedef struct zfi_tokens {
+    zf_shape shape;
+    int64_t run;      /* elements of dimension `dim` that are one sequence's */
+    int8_t dim;       /* the dimension of tokens; -1: it has none */
+    int8_t cut;       /* the dimension of which a rank has a part; ZFI_UNDEALT */
+    bool by_letter;   /* the node is cut by a letter: `wants`, `divided` and `shaped` are set */
+    bool sums;        /* its value is a part of a sum */
+    bool bare;        /* it is a product that sums over tokens, which becomes one with sections */
+    int32_t wants;    /* where c->wants has the dimensions of its operands, as `cut` */
+    uint32_t divided; /* attributes that are those of a part */
+    int32_t shaped;   /* the attribute that is the shape of its result; -1 */
+    int32_t of;       /* what it is a reshape of; 0: it is none */
+    int32_t flat;     /* an operand that it has all values of; 0 */
+    /* On a rank: */
+    int32_t id;       /* the node that has it as `cut` says; 0: its own */
+    int32_t as[2];    /* nodes that have it in other ways */
+    int8_t as_cut[2];
+    int32_t pieces, piece; /* of a node in sections: how many, and where c->pieces has them */
+} zfi_tokens;
+
+typedef struct zfi_dealing {
+    zf_graph *graph;
+    zf_context_desc d;
+    int64_t sequence; /* its tokens */
+    zfi_tokens *at;   /* by node */
+    int8_t *wants;
+    int32_t *pieces;
+    int32_t count; /* of nodes */
+} zfi_dealing;
+
+/* The cuts of a node; `bare`: those of a product that sums in sections, with nothing after it. */
+static bool zfi_tokens_cuts(const zfi_dealing *c, int32_t id, bool bare, zfi_cuts *cuts)
+{
+    zfi_node node = c->graph->nodes[id];
+    const zfi_record *record = c->graph->records[node.op];
+    if (!bare) return zfi_cut_of(c->graph, &node, cuts);
+    if (!zfi_may_have_sections(c->graph, &node) || node.arg_count > 2) return false;
+    zfi_attribute_in(record, node.attributes, "sections")->i = c->d.sections;
+    zfi_attribute_in(record, node.attributes, "wide")->i = 1;
+    return zfi_cut_of(c->graph, &node, cuts);
+}
+
+/* ------------------------------------------------------------------------------------- letters */
+
+static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l)
+{
+    return l >= 0 && !cuts->letter[l].whole && cuts->letter[l].first < 0 &&
+           cuts->letter[l].most % c->d.sections == 0;
+}
+
+/* A value has the letter. */
+static bool zfi_has_letter(const zfi_cuts *cuts, int32_t value, int32_t l)
+{
+    for (int32_t d = 0; d < ZF_MAX_RANK; d++)
+        if (cuts->given[value] && cuts->at[value][d] == l) return true;
+    return false;
+}
+
+/* The letter of tokens, where it is that of all operands that have tokens; -1: it is not, or not to
+ * be cut. */
+static int32_t zfi_letter_of_tokens(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
+{
+    int32_t l = -1;
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++) {
+        const int8_t dim = c->at[node->args[k]].dim;
+        if (dim < 0) continue;
+        if (!cuts->given[k] || cuts->at[k][dim] < 0) return -1;
+        if (l >= 0 && cuts->at[k][dim] != l) return -1;
+        l = cuts->at[k][dim];
+    }
+    return zfi_letter_fits(c, cuts, l) ? l : -1;
+}
+
+/* The letter along which all operands that are cut are cut already, and the result would be; -1. */
+static int32_t zfi_letter_of_all(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
+{
+    int32_t l = -1;
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++) {
+        const zfi_tokens *x = &c->at[node->args[k]];
+        if (x->cut == ZFI_UNDEALT) continue;
+        if (x->cut == x->dim || !cuts->given[k]) return -1;
+        if (l >= 0 && cuts->at[k][x->cut] != l) return -1;
+        l = cuts->at[k][x->cut];
+    }
+    return zfi_letter_fits(c, cuts, l) && zfi_has_letter(cuts, ZFI_CUT_RESULT, l) ? l : -1;
+}
+
+/* A letter of the first operand that is cut, other than its tokens, that the result has too: heads;
+ * -1: there is none. */
+static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
+{
+    int32_t k = 0;
+    while (k < node->arg_count && c->at[node->args[k]].cut == ZFI_UNDEALT) k++;
+    if (k == node->arg_count || k >= ZFI_CUT_RESULT || !cuts->given[k]) return -1;
+    for (int32_t d = c->at[node->args[k]].shape.rank; zfi_down(d);) {
+        const int32_t l = cuts->at[k][d];
+        if (d != c->at[node->args[k]].dim && zfi_letter_fits(c, cuts, l) &&
+            (cuts->flat[ZFI_CUT_RESULT][0] || zfi_has_letter(cuts, ZFI_CUT_RESULT, l)))
+            return l;
+    }
+    return -1;
+}
+
+/* ---------------------------------------------------------------------------------- the result */
+
+/* Where a value of the node has tokens: by the letter that an operand has them by. */
+static void zfi_tokens_label(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts,
+                             int32_t value, zfi_tokens *y)
+{
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT && y->dim < 0; k++) {
+        const zfi_tokens *x = &c->at[node->args[k]];
+        if (x->dim < 0 || !cuts->given[k] || cuts->at[k][x->dim] < 0) continue;
+        for (int32_t d = 0; d < y->shape.rank; d++)
+            if (cuts->given[value] && cuts->at[value][d] == cuts->at[k][x->dim] &&
+                y->shape.dims[d] == x->shape.dims[x->dim])
+                y->dim = (int8_t)d, y->run = x->run;
+    }
+}
+
+/* How a value of the node is, where the node is cut by a letter; -1: it is whole. */
+static void zfi_tokens_cut(const zfi_cuts *cuts, int32_t l, int32_t value, zfi_tokens *y)
+{
+    for (int32_t d = 0; d < y->shape.rank && l >= 0; d++)
+        if (cuts->given[value] && cuts->at[value][d] == l) y->cut = (int8_t)d;
+    y->sums = l >= 0 && y->cut == ZFI_UNDEALT && zfi_cut_sums(cuts, l, value);
+}
+
+/* Notes how the node wants its operands: those that have the letter are cut along it. */
+static void zfi_tokens_wants(zfi_dealing *c, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    double value;
+    c->at[id].wants = (int32_t)zfi_len(c->wants);
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        zfi_tokens *x = &c->at[node->args[k]];
+        int8_t want = ZFI_UNDEALT;
+        for (int32_t d = 0; d < x->shape.rank && k < ZFI_CUT_RESULT; d++)
+            if (cuts->given[k] && cuts->at[k][d] == l && !zfi_uniform(g, node->args[k], &value))
+                want = (int8_t)d;
+        zfi_push(&g->memory, c->wants, want);
+    }
+}
+
+/* An operand without tokens of its own has them where others do: positions, losses' labels. */
+static void zfi_tokens_give(zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts, int32_t l)
+{
+    int64_t run = 0;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (c->at[node->args[k]].dim >= 0) run = c->at[node->args[k]].run;
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++) {
+        zfi_tokens *x = &c->at[node->args[k]];
+        for (int32_t d = 0; d < x->shape.rank && x->dim < 0 && x->cut == ZFI_UNDEALT; d++)
+            if (cuts->given[k] && cuts->at[k][d] == l) x->dim = (int8_t)d, x->run = run;
+    }
+}
+
+/* ---------------------------------------------------------------------------------- each node */
+
+/* Chooses the letter by which the node is cut. */
+static int32_t zfi_tokens_choose(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    const bool plain = zfi_tokens_cuts(c, id, false, cuts);
+    int32_t l = plain ? zfi_letter_of_all(c, node, cuts) : -1;
+    if (l >= 0) return l;
+    l = plain ? zfi_letter_of_tokens(c, node, cuts) : -1;
+    if (l < 0 && zfi_tokens_cuts(c, id, true, cuts)) {
+        l = zfi_letter_of_tokens(c, node, cuts);
+        c->at[id].bare = l >= 0;
+    }
+    if (l >= 0) {
+        zfi_tokens_give(c, node, cuts, l);
+        return l;
+    }
+    return zfi_tokens_cuts(c, id, false, cuts) ? zfi_letter_of_heads(c, node, cuts) : -1;
+}
+
+/* What draws random numbers, or multiplies heads of which there are too few, is refused: whole, it
+ * would be computed by each rank. */
+static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    const char *name = g->records[node->op]->name;
+    if (zfi_draws(g, id))
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_context: %s %%%d draws random numbers, which are those of a whole tensor: it "
+                 "is not cut over context",
+                 name, (int)id);
+    else if (zfi_has(g, id, ZF_OP_PRODUCT))
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_context: %s %%%d cannot be cut into %d parts, neither by tokens nor by heads: "
+                 "its heads and key-value heads must be multiples of that, and q, k and v values "
+                 "of their own",
+                 name, (int)id, (int)c->d.sections);
+}
+
+static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    zfi_tokens *y = &c->at[id];
+    zfi_cuts cuts;
+    bool cut = false;
+    int32_t l;
+    for (int32_t k = 0; k < node->arg_count; k++) cut |= c->at[node->args[k]].cut != ZFI_UNDEALT;
+    if (!cut || node->update || zfi_has(c->graph, id, ZF_OP_EFFECT)) return;
+    l = zfi_tokens_choose(c, id, &cuts);
+    if (l < 0) zfi_tokens_refuse(c, id);
+    if (l < 0 && !zfi_tokens_cuts(c, id, false, &cuts)) return;
+    zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT, y);
+    if (l < 0) return;
+    zfi_tokens_wants(c, id, &cuts, l);
+    zfi_tokens_cut(&cuts, l, ZFI_CUT_RESULT, y);
+    y->by_letter = true, y->divided = cuts.letter[l].divided, y->shaped = cuts.shape;
+    for (int32_t k = 0; k < ZF_MAX_SAVED; k++) {
+        zfi_tokens *s = &c->at[node->saved[k]];
+        if (!node->saved[k]) continue;
+        s->shape = c->graph->nodes[node->saved[k]].shape;
+        zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT + 1 + k, s);
+        zfi_tokens_cut(&cuts, l, ZFI_CUT_RESULT + 1 + k, s);
+    }
+}
+
+/* A reshape of x: what lies together does so in another form. */
+static void zfi_tokens_reshape(zfi_dealing *c, int32_t id, int32_t of)
+{
+    zfi_tokens *y = &c->at[id];
+    const zfi_tokens *x = &c->at[of];
+    int64_t run = 0;
+    int32_t to;
+    if (x->dim >= 0) {
+        to = zfi_spread_place(&y->shape, x->run * zfi_span(&x->shape, x->dim + 1, x->shape.rank),
+                              &run);
+        if (to >= 0) y->dim = (int8_t)to, y->run = run ? run : y->shape.dims[to];
+    }
+    if (x->cut == ZFI_UNDEALT) return;
+    if (x->cut == x->dim) {
+        y->cut = y->dim;
+        return;
+    }
+    to = zfi_spread_place(&y->shape, zfi_span(&x->shape, x->cut, x->shape.rank), &run);
+    y->cut = to >= 0 && !run ? (int8_t)to : y->dim;
+}
+
+/* All values of an operand of a flat value, cut as that operand is. */
+static void zfi_tokens_flat(zfi_dealing *c, int32_t id, int32_t like)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *slice = &g->nodes[g->nodes[id].args[0]], *of = &g->nodes[slice->args[0]];
+    const zfi_tokens *flat = &c->at[slice->args[0]];
+    zfi_tokens *y = &c->at[id];
+    y->dim = c->at[like].dim, y->run = c->at[like].run;
+    if (!zfi_same_shape(&y->shape, &c->at[like].shape)) y->dim = -1;
+    for (int32_t k = 0; k < of->arg_count && flat->by_letter; k++)
+        if (of->args[k] == like) y->cut = c->wants[flat->wants + k];
+}
+
+static void zfi_tokens_see(zfi_dealing *c, int32_t id)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    const int32_t like = node->update ? 0 : zfi_flat_operand(g, node);
+    zfi_tokens *y = &c->at[id];
+    if (node->op == ZF_OP_saved) return; /* with what saves it */
+    y->shape = node->shape;
+    if (zfi_has(g, id, ZF_OP_LEAF)) {
+        if (node->op == ZF_OP_input && node->shape.rank > 1 && node->shape.dims[1] == c->sequence)
+            y->dim = y->cut = 1, y->run = c->sequence;
+    } else if (like && node->op == ZF_OP_slice) y->flat = like;
+    else if (like) zfi_tokens_flat(c, id, like);
+    else if (node->op == ZF_OP_reshape && !node->update) {
+        y->of = node->args[0];
+        zfi_tokens_reshape(c, id, y->of);
+    } else zfi_tokens_decide(c, id);
+}

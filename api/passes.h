@@ -194,7 +194,8 @@ ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
 /* Sections of sums over what the ranks along an axis share. */
 typedef struct zf_sections {
-    int32_t tensor; /* 0: the number of ranks along it */
+    int32_t tensor;  /* 0: the number of ranks along it */
+    int32_t context; /* the same */
 } zf_sections;
 
 /* Cuts layers over ranks along the axis tensor: of two products with parameters, one after the
@@ -816,6 +817,8 @@ typedef struct zf_training {
     /* Ranks along the axis tensor, which share layers (zf_cut); 0: 1. zf_zero_desc.world is the
      * number of the other ones, those along data */
     int32_t tensor;
+    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor` yet */
+    int32_t context;
     zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
     zf_stages_desc stages; /* {0}: not run; of one rank it only checks that there are layers */
     bool delay; /* each step updates by the gradients of the step before (zf_delay) */

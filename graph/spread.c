@@ -692,21 +692,24 @@ static void zfi_spread_written(zfi_spreading *c)
 static void zfi_spread_flat(zfi_spreading *c, int32_t like)
 {
     const uint8_t differs = zfi_spread_arg(c, 0)->differs;
-    zfi_node of = *c->node;
+    const zfi_node *node = c->node;
+    zfi_node of = *node;
     const uint8_t cut = zfi_spread_cut(&c->graph->nodes[like].spread);
     of.args = &like, c->node = &of;
     zfi_spread_operands(c, ZFI_CUT_RESULT);
     c->out.sum = 0, c->out.differs = (uint8_t)(differs & ~cut);
+    c->node = node;
 }
 
 /* ----------------------------------------------------------------------------------------- all */
 
 /* Addends may be rounded to 16 bits where each is made, but not what adds them. */
-static bool zfi_spread_rounds(const zfi_spreading *c)
+static bool zfi_spread_rounds(const zfi_spreading *c, const zfi_node *node)
 {
-    const zfi_node *node = c->node;
+    const zfi_node *of =
+        node->op == ZF_OP_saved ? &c->graph->nodes[node->args[0]] : node;
     bool sum = node->dtype != ZF_BF16 && node->dtype != ZF_F16;
-    for (int32_t k = 0; k < node->arg_count; k++) sum |= zfi_spread_arg(c, k)->sum != 0;
+    for (int32_t k = 0; k < of->arg_count; k++) sum |= c->graph->nodes[of->args[k]].spread.sum != 0;
     return sum && c->out.sum && node->dtype != ZF_F32 && node->dtype != ZF_F64;
 }
 
@@ -737,7 +740,7 @@ static void zfi_spread_of_node(zfi_spreading *c)
         zfi_spread_operands(c, ZFI_CUT_RESULT + 1 + (int32_t)ZF_INT(node, saved, index));
     } else if (!(traits & ZF_OP_EFFECT)) zfi_spread_operands(c, ZFI_CUT_RESULT);
     if (traits & ZF_OP_EFFECT) c->out = (zfi_spread){.sum = 0};
-    if (zfi_spread_rounds(c))
+    if (zfi_spread_rounds(c, node))
         zfi_spread_fail(c, "addends over %s are f32 or f64, and %s rounds each",
                         zfi_axis_in(c->out.sum), zf_dtype_name(node->dtype));
 }

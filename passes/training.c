@@ -45,6 +45,24 @@ static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
     return zf_cut(g, &(zf_cut_desc){.parts = t->tensor, .sections = zfi_tensor_sections(t)});
 }
 
+/* The same of what ranks along context share. */
+static int32_t zfi_context_sections(const zf_training *t)
+{
+    const int32_t ranks = t->context > 0 ? t->context : 1;
+    return t->sections.context > 0 ? t->sections.context : ranks;
+}
+
+static bool zfi_wants_context(const zf_training *t)
+{
+    return zfi_context_sections(t) > 1 || t->context > 1;
+}
+
+static zf_status zfi_pass_context(zf_graph *g, const zf_training *t)
+{
+    return zf_context(
+        g, &(zf_context_desc){.parts = t->context, .sections = zfi_context_sections(t)});
+}
+
 static bool zfi_wants_stages(const zf_training *t)
 {
     return t->stages.ranks != 0 || (t->stages.layers && *t->stages.layers);
@@ -82,7 +100,7 @@ static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
     char without[ZFI_FUSE_NAMES];
     d.as_trained = false; /* of the second one */
     if (!d.tile_bytes) d.tile_bytes = t->tile.bytes;
-    if (zfi_wants_cut(t) && !(d.without && !strcmp(d.without, "all"))) {
+    if ((zfi_wants_cut(t) || zfi_wants_context(t)) && !(d.without && !strcmp(d.without, "all"))) {
         /* The weights that qkv joins are cut one by one. */
         if (snprintf(without, sizeof without, "%s%sqkv", d.without ? d.without : "",
                      d.without && *d.without ? "," : "") >= (int)sizeof without)
@@ -223,7 +241,8 @@ static const zfi_pass zfi_ema_pass = {"ema", zfi_wants_ema, zfi_pass_ema};
 
 static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
-static const zfi_pass zfi_cut_pass = {"cut", zfi_wants_cut, zfi_pass_cut};
+static const zfi_pass zfi_cut_passes[] = {{"context", zfi_wants_context, zfi_pass_context},
+                                          {"cut", zfi_wants_cut, zfi_pass_cut}};
 
 static const zfi_pass zfi_forward_passes[] = {
     {"name_training", zfi_wants_name, zfi_pass_name},
@@ -310,11 +329,14 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, COUNT, tensor, 1, "[1,1048576]", .topic = "ranks", .unit = "T",
               .traits = ZF_OPTION_BASIC,
               .help = "ranks that share each layer; the others share the batch"),
+    ZF_OPTION(zf_training, COUNT, context, 1, "[1,1048576]", .topic = "ranks", .unit = "C",
+              .traits = ZF_OPTION_BASIC,
+              .help = "ranks that share each sequence: a piece of its tokens each"),
     ZF_OPTION(zf_training, DESC, sections, 0, NULL, .topic = "ranks", .flag = "sections",
               .rows = zfi_sections_options, .traits = ZF_OPTION_CHANGES,
               .help =
                   "sections of sums over what ranks share; runs with as many have the same bits "
-                  "on any number of ranks that divides it; without it --tensor"),
+                  "on any number of ranks that divides it; without it --tensor and --context"),
     ZF_OPTION(zf_training, DESC, stages, 0, NULL, .rows = zfi_stages_options),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
               .with = ZFI_SAME_STEPS),
@@ -360,10 +382,14 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
                         "zf_passes: there is no variant %d; a step of this description has %d "
                         "(zf_variant_count)",
                         (int)t->variant, (int)zf_variant_count(t));
-    if (zfi_wants_fit(t) && (zfi_wants_cut(t) || zfi_wants_stages(t)))
+    if (zfi_wants_context(t) && (zfi_wants_cut(t) || zfi_wants_stages(t)))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: ranks along context share no layers yet: context and "
+                        "sections.context must be left out with tensor, sections.tensor or stages");
+    if (zfi_wants_fit(t) && (zfi_wants_cut(t) || zfi_wants_context(t) || zfi_wants_stages(t)))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: fit plans ranks that have all layers whole; it must be left "
-                        "out with tensor, sections.tensor or stages");
+                        "out with tensor, context, sections or stages");
     t->clip = zfi_or(t->clip, 0);
     t->delay = zfi_delays(t);
     t->delay_from = zfi_delays_from(t);
@@ -386,7 +412,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
     zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);
-    zfi_run_passes(g, &t, &zfi_cut_pass, 1);
+    zfi_run_passes(g, &t, zfi_cut_passes, ZFI_COUNT(zfi_cut_passes));
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));
     return g->error.status;
@@ -441,5 +467,6 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.lora = adapts ? zfi_lora_resolved(&t.lora) : (zf_lora_desc){.rank = 0};
     t.recompute = zfi_recompute_resolved(&t);
     t.sections.tensor = zfi_tensor_sections(&t);
+    t.sections.context = zfi_context_sections(&t);
     return t;
 }

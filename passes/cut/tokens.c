@@ -195,7 +195,8 @@ static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
     zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
     const char *name = g->records[node->op]->name;
-    if (zfi_draws(g, id))
+    const zf_attribute *p = zfi_attribute_of(g, node, "p");
+    if (p ? p->f > 0 : zfi_node_stream(g, node) >= 0)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_context: %s %%%d draws random numbers, which are those of a whole tensor: it "
                  "is not cut over context",
@@ -235,10 +236,8 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
 }
 
 /* A reshape of x: what lies together does so in another form. */
-static void zfi_tokens_reshape(zfi_dealing *c, int32_t id, int32_t of)
+static void zfi_tokens_reshape(zfi_tokens *y, const zfi_tokens *x)
 {
-    zfi_tokens *y = &c->at[id];
-    const zfi_tokens *x = &c->at[of];
     int64_t run = 0;
     int32_t to;
     if (x->dim >= 0) {
@@ -261,11 +260,11 @@ static void zfi_tokens_flat(zfi_dealing *c, int32_t id, int32_t like)
     const zf_graph *g = c->graph;
     const zfi_node *slice = &g->nodes[g->nodes[id].args[0]], *of = &g->nodes[slice->args[0]];
     const zfi_tokens *flat = &c->at[slice->args[0]];
-    zfi_tokens *y = &c->at[id];
-    y->dim = c->at[like].dim, y->run = c->at[like].run;
-    if (!zfi_same_shape(&y->shape, &c->at[like].shape)) y->dim = -1;
+    zfi_tokens x = c->at[like];
+    x.cut = ZFI_UNDEALT;
     for (int32_t k = 0; k < of->arg_count && flat->by_letter; k++)
-        if (of->args[k] == like) y->cut = c->wants[flat->wants + k];
+        if (of->args[k] == like) x.cut = c->wants[flat->wants + k];
+    zfi_tokens_reshape(&c->at[id], &x);
 }
 
 static void zfi_tokens_see(zfi_dealing *c, int32_t id)
@@ -283,6 +282,6 @@ static void zfi_tokens_see(zfi_dealing *c, int32_t id)
     else if (like) zfi_tokens_flat(c, id, like);
     else if (node->op == ZF_OP_reshape && !node->update) {
         y->of = node->args[0];
-        zfi_tokens_reshape(c, id, y->of);
+        zfi_tokens_reshape(y, &c->at[y->of]);
     } else zfi_tokens_decide(c, id);
 }

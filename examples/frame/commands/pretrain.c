@@ -20,8 +20,7 @@ bool run_agree(run *r)
 
 int32_t run_data_ranks(const run_job *job)
 {
-    const int32_t tensor = job->o.training.tensor;
-    return job->ranks.world / (tensor > 1 ? tensor : 1);
+    return job->ranks.world / sample_sharing(&job->o.training);
 }
 
 int64_t run_parts(const run_job *job)
@@ -240,9 +239,10 @@ static bool save(run *r)
 
 static bool shares_layers(const run_job *job, zf_error *error)
 {
-    const int32_t tensor = job->o.training.tensor;
-    return tensor < 2 || job->ranks.world % tensor == 0 ||
-           fail(error, ZF_ERR_ARGUMENT, "--tensor %d does not divide the %d ranks", (int)tensor,
+    const zf_training *t = &job->o.training;
+    return job->ranks.world % sample_sharing(t) == 0 ||
+           fail(error, ZF_ERR_ARGUMENT, "--%s %d does not divide the %d ranks",
+                t->tensor > 1 ? "tensor" : "context", (int)sample_sharing(t),
                 (int)job->ranks.world);
 }
 
@@ -543,8 +543,10 @@ static void print_beginning(const run *r)
     if (info.plan.inverted) printf(", %d values recomputed by invert", (int)info.plan.inverted);
     if (job->ranks.world > 1)
         printf(" on each of %d ranks (%.0d%sZeRO stage %d)", (int)job->ranks.world,
-               job->ranks.world == run_data_ranks(job) ? 0 : (int)o->training.tensor,
-               job->ranks.world == run_data_ranks(job) ? "" : " along tensor, ",
+               job->ranks.world == run_data_ranks(job) ? 0 : sample_sharing(&o->training),
+               job->ranks.world == run_data_ranks(job) ? ""
+               : o->training.tensor > 1                ? " along tensor, "
+                                                       : " along context, ",
                (int)o->training.zero.stage);
     printf("\n");
     shape_phases_tell(&job->phases);

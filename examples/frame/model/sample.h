@@ -218,4 +218,10 @@ typedef struct sample_model {
     const char *(*unlike)(const void *config);
 } sample_model;
 
+/* Ranks with one part of the batch: those along tensor or context. */
+static inline int32_t sample_sharing(const zf_training *t)
+{
+    return (t->tensor > 1 ? t->tensor : 1) * (t->context > 1 ? t->context : 1);
+}
+
 #endif

@@ -334,7 +334,7 @@ static const char *wrong_onebit(const settings *o)
     return NULL;
 }
 
-/* What ranks along tensor cannot do yet. */
+/* What ranks that share layers cannot do yet. */
 static const char *wrong_tensor(const settings *o)
 {
     const zf_training *t = &o->training;
@@ -349,6 +349,19 @@ static const char *wrong_tensor(const settings *o)
     if (o->memory) return "--tensor and --memory exclude each other";
     if (o->dump_grads || o->dump)
         return "--tensor and files of one rank (--dump) exclude each other";
+    return NULL;
+}
+
+/* What ranks that share sequences cannot do yet. */
+static const char *wrong_context(const settings *o)
+{
+    const zf_training *t = &o->training;
+    if (t->context < 2 && t->sections.context < 2) return NULL;
+    if (t->context > 1 && t->sections.context && t->sections.context % t->context)
+        return "--sections context=S: S must be a multiple of --context";
+    if (t->tensor > 1 || t->sections.tensor > 1) return "--context and --tensor exclude each other";
+    if (o->device.kind != DEVICE_CPU) return "--context is for --device cpu";
+    if (o->memory) return "--context and --memory exclude each other";
     return NULL;
 }
 
@@ -373,7 +386,8 @@ static const char *wrong(const settings *o)
     if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
     if (o->corpus && !o->steps && !o->eval_batches && !o->save)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
-    return wrong_onebit(o) ? wrong_onebit(o) : wrong_tensor(o);
+    if (wrong_onebit(o)) return wrong_onebit(o);
+    return wrong_tensor(o) ? wrong_tensor(o) : wrong_context(o);
 }
 
 /* Resolves all but the description of the passes. */
@@ -581,7 +595,8 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         return fail(error, ZF_ERR_ARGUMENT,
                     "--seq takes a whole number from %lld to 65536, not '%lld'",
                     (long long)sample->objective->least_sequence, (long long)o->seq);
-    if (o->training.tensor > 1 && !sample->objective->shares_layers)
-        return fail(error, ZF_ERR_ARGUMENT, "--tensor is for pretrain and finetune");
+    if (sample_sharing(&o->training) > 1 && !sample->objective->shares_layers)
+        return fail(error, ZF_ERR_ARGUMENT, "--%s is for pretrain and finetune",
+                    o->training.tensor > 1 ? "tensor" : "context");
     return !(sample->wrong && refuse(error, sample->wrong(o))) && !refuse(error, wrong(o));
 }

@@ -63,12 +63,15 @@ static bool ranks_have_states(const zf_training *t)
            t->optimizer == ZF_ZERO_ONE_ADAM || t->zero.loco;
 }
 
-static const char sections_note[] = "sections";
+/* Sections of the sums over what ranks along two axes share. */
+enum { SHARED_AXES = 2 };
+static const char *const sections_notes[SHARED_AXES] = {"sections", "sections_context"},
+                         *const shared_axes[SHARED_AXES] = {"tensor", "context"};
 
-/* Sections of the sums that ranks along tensor share. */
-static int64_t sections_of(const run_job *job)
+static int64_t sections_of(const run_job *job, int axis)
 {
-    return zf_training_resolved(&job->o.training).sections.tensor;
+    const zf_sections s = zf_training_resolved(&job->o.training).sections;
+    return axis ? s.context : s.tensor;
 }
 
 static void make_notes(notes *n, const run_job *job)
@@ -90,8 +93,10 @@ static void make_notes(notes *n, const run_job *job)
     snprintf(add(n, "steps", NULL), NOTE, "%lld", (long long)job->o.steps);
     snprintf(add(n, "ranks with states", NULL), NOTE, "%d",
              ranks_have_states(&job->o.training) ? (int)job->ranks.world : 0);
-    if (sections_of(job) > 1)
-        snprintf(add(n, sections_note, NULL), NOTE, "%lld", (long long)sections_of(job));
+    for (int axis = 0; axis < SHARED_AXES; axis++)
+        if (sections_of(job, axis) > 1)
+            snprintf(add(n, sections_notes[axis], NULL), NOTE, "%lld",
+                     (long long)sections_of(job, axis));
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest, d->begins);
 }
 
@@ -432,14 +437,17 @@ static void tell_changes(const run *r, const notes *n)
 /* Other sections are other bits, and nothing else. */
 static void tell_sections(const run *r)
 {
-    char saved[NOTE] = "1";
-    zf_error none = {ZF_OK, ""};
-    if (zf_checkpoint_note(r->job->o.load, sections_note, saved, sizeof saved, &none))
-        snprintf(saved, sizeof saved, "1");
-    if (strtoll(saved, NULL, 10) != sections_of(r->job))
-        printf("%s was trained with %s sections of sums, not %lld: bits differ (--sections "
-               "tensor=%s)\n",
-               r->job->o.load, saved, (long long)sections_of(r->job), saved);
+    for (int axis = 0; axis < SHARED_AXES; axis++) {
+        char saved[NOTE] = "1";
+        zf_error none = {ZF_OK, ""};
+        if (zf_checkpoint_note(r->job->o.load, sections_notes[axis], saved, sizeof saved, &none))
+            snprintf(saved, sizeof saved, "1");
+        if (strtoll(saved, NULL, 10) != sections_of(r->job, axis))
+            printf("%s was trained with %s sections of sums, not %lld: bits differ (--sections "
+                   "%s=%s)\n",
+                   r->job->o.load, saved, (long long)sections_of(r->job, axis), shared_axes[axis],
+                   saved);
+    }
 }
 
 bool run_resume(run *r)

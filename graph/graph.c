@@ -14,7 +14,10 @@ typedef struct zfi_spread {
     uint16_t at[ZF_MAX_RANK];
     /* Elements of a cut dimension that are neighbours in the whole as well; 0: all of the rank's */
     int64_t run[ZF_MAX_RANK];
-    int32_t section[ZF_MAX_RANK]; /* 1 + which equal section of a rank's part it is; 0: all of it */
+    /* Of how many equal sections of a rank's part it is one, and which; of 0: it is all of the part */
+    struct {
+        int32_t of, at;
+    } section[ZF_MAX_RANK];
     uint8_t sum, differs; /* sets of axes: each rank has an addend; each has another value */
 } zfi_spread;
 

@@ -6,7 +6,7 @@
  *     f32[8,1024]~tensor       each has another one
  *     f32[4096@context/512,8]  cut in runs: of each 1024 a rank has 512 that lie together. So is a
  *                              dimension that a reshape has made of several, of which one is cut
- *     f32[64@context:1,8]      each has section 1 of its part, one of several equal ones
+ *     f32[64@context:1/4,8]    each has section 1 of its part, one of four
  *
  * Dimensions are those of this rank. Where several axes cut one, the outermost is first:
  * 512@context@tensor. A leaf has the type that it is given. That of any other value follows from
@@ -124,10 +124,23 @@ static void zfi_spread_flatten(zfi_spread *s)
     memset(s->section, 0, sizeof s->section);
 }
 
+/* Dimensions of two values have the same runs and sections. */
+static bool zfi_same_pieces(const zfi_spread *a, int32_t d, const zfi_spread *b, int32_t e)
+{
+    return a->run[d] == b->run[e] && !memcmp(&a->section[d], &b->section[e], sizeof a->section[d]);
+}
+
+/* A dimension is cut as that of another value is. */
+static void zfi_spread_put(zfi_spread *s, int32_t d, uint16_t axes, const zfi_spread *of, int32_t e)
+{
+    s->at[d] = axes, s->run[d] = of->run[e], s->section[d] = of->section[e];
+}
+
 static void zfi_spread_drop(zfi_spread *s, uint8_t axes)
 {
     for (int d = 0; d < ZF_MAX_RANK; d++)
-        if (!(s->at[d] = zfi_axes_less(s->at[d], axes))) s->run[d] = s->section[d] = 0;
+        if (!(s->at[d] = zfi_axes_less(s->at[d], axes)))
+            s->run[d] = 0, s->section[d].of = s->section[d].at = 0;
     s->sum &= (uint8_t)~axes, s->differs &= (uint8_t)~axes;
 }
 
@@ -146,8 +159,9 @@ static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *s
             at += (size_t)snprintf(text + at, size - at, "@%s", zfi_axis_names[list & 15]);
         if (s->run[d])
             at += (size_t)snprintf(text + at, size - at, "/%lld", (long long)s->run[d]);
-        if (s->section[d])
-            at += (size_t)snprintf(text + at, size - at, ":%d", (int)s->section[d] - 1);
+        if (s->section[d].of)
+            at += (size_t)snprintf(text + at, size - at, ":%d/%d", (int)s->section[d].at,
+                                   (int)s->section[d].of);
     }
     at += (size_t)snprintf(text + at, size - at, "]");
     for (int differs = 0; differs < 2; differs++)
@@ -239,9 +253,8 @@ static void zfi_spread_addends(zfi_spreading *c, uint8_t axis)
 /* How a letter is cut. */
 typedef struct zfi_letter_spread {
     uint16_t axes;
-    int64_t run;
-    int32_t section;
-    int32_t from; /* the operand that says so */
+    const zfi_spread *of; /* the operand that says so, */
+    int32_t from, d;      /* its node, and the dimension */
 } zfi_letter_spread;
 
 /* Those of each letter, from the operands that are cut; axes over which the result differs are left
@@ -265,16 +278,14 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
             }
             if (!letters[l].axes)
                 letters[l] =
-                    (zfi_letter_spread){list, zfi_spread_arg(c, k)->run[d],
-                                        zfi_spread_arg(c, k)->section[d], node->args[k]};
+                    (zfi_letter_spread){list, zfi_spread_arg(c, k), node->args[k], d};
         }
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
             const int8_t l = cuts->given[k] ? cuts->at[k][d] : -1;
             if (l < 0 || !letters[l].axes || zfi_fits_any(c, k)) continue;
             if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l].axes ||
-                zfi_spread_arg(c, k)->run[d] != letters[l].run ||
-                zfi_spread_arg(c, k)->section[d] != letters[l].section)
+                !zfi_same_pieces(zfi_spread_arg(c, k), d, letters[l].of, letters[l].d))
                 zfi_spread_fail(c, "%%%d is cut over %s, and %%%d is not cut alike at dimension %d",
                                 (int)letters[l].from, zfi_axis_in(zfi_axes_in(letters[l].axes)),
                                 (int)node->args[k], (int)d);
@@ -314,7 +325,7 @@ static void zfi_spread_reshape(zfi_spreading *c)
                             "%%%d is cut over %s at dimension %d, along which reshape is not to be "
                             "cut",
                             (int)node->args[0], zfi_axis_in(zfi_axes_in(list)), (int)d);
-        else c->out.at[to] = list, c->out.run[to] = run, c->out.section[to] = x->section[d];
+        else zfi_spread_put(&c->out, to, list, x, d), c->out.run[to] = run;
     }
 }
 
@@ -337,21 +348,23 @@ static void zfi_spread_slice(zfi_spreading *c, int32_t axis)
     const int64_t start = ZF_INT(node, slice, start), size = node->shape.dims[axis],
                   all = c->graph->nodes[node->args[0]].shape.dims[axis];
     c->out = *x;
-    if (!size || all % size || start % size || x->section[axis] || x->run[axis])
+    if (!size || all % size || start % size || x->section[axis].of || x->run[axis])
         zfi_spread_fail(c,
                         "%%%d is cut over %s at dimension %d: a slice along it is one of equal "
                         "sections of the part in one run",
                         (int)node->args[0], zfi_axis_in(zfi_axes_in(x->at[axis])), (int)axis);
-    else if (size < all) c->out.section[axis] = 1 + (int32_t)(start / size);
+    else if (size < all)
+        c->out.section[axis].of = (int32_t)(all / size),
+        c->out.section[axis].at = (int32_t)(start / size);
 }
 
 /* All sections of each rank's part. */
 static void zfi_spread_concat(zfi_spreading *c, int32_t axis)
 {
     zfi_spread first = *zfi_spread_arg(c, 0);
-    c->out = first, c->out.section[axis] = 0;
+    c->out = first, c->out.section[axis].of = c->out.section[axis].at = 0;
     for (int32_t k = 0; k < c->node->arg_count; k++) {
-        first.section[axis] = 1 + k;
+        first.section[axis].of = c->node->arg_count, first.section[axis].at = k;
         if (!zfi_same_spread(&first, zfi_spread_arg(c, k)))
             zfi_spread_fail(c, "%%%d is not section %d of a part that is cut over %s",
                             (int)c->node->args[k], (int)k,
@@ -391,9 +404,8 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
                             zfi_axis_in(seen & axes));
         seen |= axes;
         for (int32_t d = 0; d < ZF_MAX_RANK; d++)
-            if (!cuts.flat[value][0] && cuts.given[value] && cuts.at[value][d] == l)
-                c->out.at[d] = letters[l].axes, c->out.run[d] = letters[l].run,
-                c->out.section[d] = letters[l].section;
+            if (axes && !cuts.flat[value][0] && cuts.given[value] && cuts.at[value][d] == l)
+                zfi_spread_put(&c->out, d, letters[l].axes, letters[l].of, letters[l].d);
     }
 }
 
@@ -460,7 +472,7 @@ static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
     else if (zfi_axes_last(x->at[dim]) != over)
         zfi_spread_fail(c, "at dimension %lld of %%%d the innermost axis is not %s",
                         (long long)dim, (int)node->args[0], zfi_axis_names[over]);
-    else if (x->section[dim])
+    else if (x->section[dim].of)
         zfi_spread_fail(c, "dimension %lld of %%%d is a section of a rank's part", (long long)dim,
                         (int)node->args[0]);
     else if (x->run[dim])
@@ -543,7 +555,7 @@ static void zfi_spread_leaf(zfi_spreading *c)
     const bool held = node->op == ZF_OP_param || node->op == ZF_OP_state;
     c->out = node->spread;
     for (int32_t d = 0; d < node->shape.rank && held; d++)
-        if (c->out.run[d] || c->out.section[d])
+        if (c->out.run[d] || c->out.section[d].of)
             zfi_spread_fail(c, "a %s is cut into one run for each rank", name);
     if (held && (c->out.sum | c->out.differs))
         zfi_spread_fail(c, "a %s is equal or cut", name);

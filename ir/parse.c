@@ -147,14 +147,15 @@ static bool zfi_parse_run(zfi_parser *p, const zf_shape *shape, zfi_spread *spre
                           (long long)size);
 }
 
-/* The number after "64@context:". */
-static bool zfi_parse_section(zfi_parser *p, int32_t *section)
+/* The section after "64@context:", of the last dimension: "1/4". */
+static bool zfi_parse_section(zfi_parser *p, const zf_shape *shape, zfi_spread *spread)
 {
-    int64_t number;
-    if (!zfi_integer(p, &number)) return false;
-    if (number < 0 || number > 1 << 20) return zfi_parse_fail(p, "there is no section %lld",
-                                                              (long long)number);
-    *section = 1 + (int32_t)number;
+    int64_t at, of;
+    if (!zfi_integer(p, &at) || !zfi_need(p, "/") || !zfi_integer(p, &of)) return false;
+    if (at < 0 || at >= of || of < 2 || of > 1 << 20)
+        return zfi_parse_fail(p, "there is no section %lld of %lld", (long long)at, (long long)of);
+    spread->section[shape->rank - 1].at = (int32_t)at;
+    spread->section[shape->rank - 1].of = (int32_t)of;
     return true;
 }
 
@@ -172,9 +173,7 @@ static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape, zfi_
         if (!zfi_integer(p, &shape->dims[shape->rank++])) return false;
         while ((over = zfi_parse_axis_after(p, '@', &seen))) *axes = zfi_axes_add(*axes, over);
         if (*axes && zfi_take(p, "/") && !zfi_parse_run(p, shape, spread)) return false;
-        if (*axes && zfi_take(p, ":") &&
-            !zfi_parse_section(p, &spread->section[shape->rank - 1]))
-            return false;
+        if (*axes && zfi_take(p, ":") && !zfi_parse_section(p, shape, spread)) return false;
         if (p->graph->error.status) return false;
         if (zfi_take(p, ",")) continue;
         if (!zfi_need(p, "]")) return false;

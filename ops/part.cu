@@ -2,20 +2,15 @@
 
 static zf_status zfd_cuda_part(const zf_launch *l)
 {
-    const int64_t world = ZF_INT(l, part, world),
-                  place = (l->run->rank - l->group.first) / l->group.stride;
-    size_t rows = 1, bytes;
+    const zf_shape *y = &l->out.shape;
+    const int dim = (int)ZF_INT(l, part, dim);
+    const int64_t place = (l->run->rank - l->group.first) / l->group.stride,
+                  wide = zfd_span(y, dim, y->rank), width = wide * ZF_INT(l, part, world);
     if (!zfd_count(&l->out)) return ZF_OK;
-    for (int64_t d = 0; d < ZF_INT(l, part, dim); d++)
-        rows *= static_cast<size_t>(l->out.shape.dims[d]);
-    bytes = zfd_bytes(&l->out) / rows;
-    return zfd_cuda_failed(
-        l->error, "cudaMemcpy2DAsync",
-        cudaMemcpy2DAsync(l->out.data, bytes,
-                          static_cast<const char *>(l->args[0].data) +
-                              static_cast<size_t>(place) * bytes,
-                          bytes * static_cast<size_t>(world), bytes, rows,
-                          cudaMemcpyDeviceToDevice, zfd_stream(l)));
+    zfd_box_copy(l, zfd_box_rows(l, zfd_span(y, 0, dim), wide, l->args[0].data, place * wide, width,
+                                 l->out.data, 0, wide),
+                 false);
+    return zfd_launched(l);
 }
 
 ZFD_KERNEL(part, zfd_cuda_part, NULL)

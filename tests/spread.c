@@ -247,6 +247,64 @@ TEST(spread_rules_are_checked)
         check_wrong(t, BASE, wrong[k][0], wrong[k][1]);
 }
 
+/* Runs of flattened dimensions, sections, and parts of what is equal. */
+#define TOKENS                                                                                     \
+    "mesh context=2\n%1 = input \"x\" : f32[2,8,4]\n%2 = input \"cut\" : f32[2,4@context,4]\n"      \
+    "%3 = input \"rows\" : f32[8@context/4,4]\n%4 = input \"sum\" : f32[4]+context\n"              \
+    "%5 = input \"first\" : f32[2,2@context:0/2,4]\n"                                             \
+    "%6 = input \"second\" : f32[2,2@context:1/2,4]\n"
+
+TEST(spread_runs_and_sections_are_checked)
+{
+    static const char *const wrong[][2] = {
+        {"%7 = reshape %3 {shape=[8,4]} : f32[8@context,4]\n", "give f32[8@context/4,4]"},
+        {"%7 = reshape %2 {shape=[4,8]} : f32[4@context,8]\n", "give f32[4@context/2,8]"},
+        {"%7 = input \"y\" : f32[2,3@context]\n%8 = reshape %7 {shape=[3,2]} : f32[3@context,2]\n",
+         "%7 is cut over context at dimension 1, along which reshape is not to be cut"},
+        {"%7 = input \"y\" : f32[8@context,4]\n%8 = add %7, %3 : f32[8@context,4]\n",
+         "%7 is cut over context, and %3 is not cut alike at dimension 0"},
+        {"%7 = add %5, %6 : f32[2,2@context:0/2,4]\n",
+         "%5 is cut over context, and %6 is not cut alike at dimension 1"},
+        {"%7 = all_gather %3 {world=2 over=context} : f32[64]\n",
+         "dimension 0 of %3 is cut in runs of 4: it is gathered in the form in which it was cut"},
+        {"%7 = all_gather %5 {world=2 over=context dim=1} : f32[2,4,4]\n",
+         "dimension 1 of %5 is a section of a rank's part"},
+        {"%7 = slice %2 {axis=1 start=1 stop=3} : f32[2,2@context:0/2,4]\n",
+         "a slice along it is one of equal sections of the part in one run"},
+        {"%7 = slice %3 {stop=4} : f32[4@context:0/2,4]\n",
+         "a slice along it is one of equal sections of the part in one run"},
+        {"%7 = concat %6, %5 {axis=1} : f32[2,4@context,4]\n",
+         "%6 is not section 0 of a part that is cut over context"},
+        {"%7 = concat %5 {axis=1} : f32[2,2@context,4]\n",
+         "%5 is not section 0 of a part that is cut over context"},
+        {"%7 = part %2 {world=2 over=context dim=1} : f32[2,2@context,4]\n",
+         "%2 is not equal along context: a rank has a part of it already"},
+        {"%7 = part %4 {world=2 over=context} : f32[2@context]\n",
+         "%4 is a sum over context that is still to be made"},
+        {"%7 = part %1 {world=2 over=tensor dim=1} : f32[2,4@tensor,4]\n",
+         "the ranks have no axis tensor: the line mesh must name it"},
+        {"%7 = part %1 {world=4 over=context dim=1} : f32[2,2@context,4]\n",
+         "it is for 4 ranks, and a group has 2"},
+        {"%7 = part %1 {world=2 over=data dim=1} : f32[2,4,4]\n",
+         "a part is over tensor, context, expert or pipe, not over data"},
+        {"%7 = part %1 {world=2 over=context dim=3} : f32[2,8,4]\n", "dim 3 of a tensor of rank 3"},
+        {"%7 = part %1 {world=3 over=context dim=1} : f32[2,8,4]\n",
+         "3 ranks do not divide the 8 of dimension 1"},
+        {"%7 = param \"w\" : f32[8@context/4,4]\n", "a param is cut into one run for each rank"},
+        {"%7 = input \"y\" : f32[8@context/3]\n", "runs of 3 do not make 8 elements"},
+        {"%7 = input \"y\" : f32[8@context:2/2]\n", "there is no section 2 of 2"},
+        {"%7 = cast %3 {to=bf16} : bf16[8@context/4,4]\n%8 = sum_to %7 {shape=[4]} : "
+         "bf16[4]+context\n%9 = add %8, %8 : bf16[4]+context\n",
+         "addends over context are f32 or f64, and bf16 rounds each"},
+        {"%7 = sum_to %3 {shape=[4]} : f32[4]+context\n%8 = param \"b\" : f32[4]\n"
+         "gradient %8, %7\n",
+         "%7 is a sum over context that is still to be made"},
+        {"%7 = sum_to %3 {shape=[4]} : f32[4]\n", "give f32[4]+context"},
+    };
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++)
+        check_wrong(t, TOKENS, wrong[k][0], wrong[k][1]);
+}
+
 /* Gradients of a cut and an equal parameter lie in each other's place. */
 TEST(spread_gradients_have_the_types_of_parameters)
 {

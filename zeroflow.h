@@ -346,6 +346,7 @@ ZFI_PLAIN_BEGINS
 #include "nn/schedule.c"
 #include "nn/layers.c"
 #include "nn/block.c"
+#include "nn/moe.c"
 #include "nn/train.c"
 #include "nn/fit.c"
 #include "nn/check.c"

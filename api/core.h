@@ -672,6 +672,9 @@ typedef struct zf_route_desc {
     int64_t groups, kept;
     double scale;   /* weights are multiplied by it; 0: 1 */
     zf_tensor bias; /* [experts], added to scores for the choice alone; ZF_NONE: none */
+    /* The gradient of the bias is 2^-20 (choices of an expert - their mean over experts), by whose
+     * sign an optimizer balances experts; else it has none */
+    bool balance;
     /* Receive the experts of each token, i32 [tokens, k], the one with the largest score first, and
      * the scores of all, [tokens, experts], through which gradients flow. NULL: not wanted */
     zf_tensor *experts, *scores;

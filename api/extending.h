@@ -186,7 +186,7 @@
     X(affine, 2, 3, )                                                                              \
     X(documents, 1, 1, B(documents, UNARY))                                                        \
     X(route, 1, 2, A(route, form, e(softmax|sigmoid)) A(route, k, i) A(route, normalize, b)        \
-      A(route, groups, i) A(route, kept, i) A(route, scale, f))                                    \
+      A(route, groups, i) A(route, kept, i) A(route, scale, f) A(route, balance, b))               \
     X(expert_rows, 1, 2, A(expert_rows, experts, i) A(expert_rows, rows, i)                        \
       A(expert_rows, capacity, i))                                                                 \
     X(dispatch, 3, 4, )                                                                            \

@@ -783,6 +783,70 @@ typedef struct zf_nn_block_desc {
  * defaults. */
 ZF_API zf_tensor zf_nn_block(zf_tensor x, const zf_nn_block_desc *desc);
 
+/* Names of the parameters of a layer of experts, each with .weight but the bias; NULL: those given
+ * here. */
+typedef struct zf_moe_names {
+    const char *router, *bias;            /* "gate", "gate.e_score_correction_bias" */
+    const char *experts;                  /* "experts", before those of their three products, */
+    const char *gate, *up, *down;         /* "gate_proj", "up_proj", "down_proj", each [experts, n, k] */
+    const char *dense, *mix;              /* of `residual`: "mlp" before its products, "coefficient" */
+} zf_moe_names;
+
+/* What a layer of experts makes besides its result: for losses and logs. */
+typedef struct zf_moe_parts {
+    zf_tensor logits, scores; /* [tokens, experts]: of the router, and what zf_route makes of them */
+    zf_tensor experts;        /* i32 [tokens, k]: of each token */
+    zf_tensor slots, bounds, counts; /* of zf_expert_rows */
+    bool sigmoid;             /* scores are sigmoids, which do not add up to 1 */
+} zf_moe_parts;
+
+typedef struct zf_moe_desc {
+    int64_t experts;      /* 1 or more */
+    int64_t k;            /* experts of a token; 0: 2 */
+    int64_t intermediate; /* of an expert; 0: 4 hidden */
+    zf_activation activation;
+    bool gated; /* an expert is down(activation(gate(x)) up(x)), else down(activation(up(x))) */
+    /* As in zf_route_desc; with a capacity weights are normalized after drops */
+    bool sigmoid, normalize;
+    int64_t groups, kept;
+    double scale;
+    /* Each expert has at most ceil(capacity tokens k / experts) rows, and no fewer than `least`, and
+     * drops further choices: those of later tokens, or by chance. Tokens are those of this graph: a
+     * micro-batch of a rank. 0: nothing is dropped */
+    double capacity;
+    int64_t least;
+    bool random;
+    int64_t rows; /* of all experts, without a capacity; 0: a row for each choice */
+    /* There is a bias for the choice; with `balance` it is trained by how often experts are chosen
+     * (zf_route_desc.balance), for which it needs a group of its own: zf_param_group with Lion and
+     * beta1 = 1e-45, so that it has no memory, adds rate times the learning rate to the bias of experts below the mean of the
+     * global batch, once a step */
+    bool biased, balance;
+    /* y = c[0] mlp(x) + c[1] experts(x), c = softmax(x mix^T + bias), mlp of the same form */
+    bool residual;
+    double std;                /* of the weights; 0: 0.02 */
+    const zf_moe_names *names; /* NULL: all as said there */
+    zf_moe_parts *parts;       /* NULL: not wanted */
+} zf_moe_desc;
+
+/* A layer of experts (mixture of experts), x [..., hidden] -> the same: each token is given to the k
+ * experts that its router chooses, whose results are added, weighted by their scores. */
+ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc);
+
+typedef enum zf_moe_balance {
+    ZF_BALANCE_POOLED, /* experts sum over experts of f P, f and P over the tokens of all layers, as
+                        * transformers has it for Mixtral; the shares f add up to k */
+    ZF_BALANCE_LAYERS  /* of each layer, f / k, and the sum over layers, as Switch has it */
+} zf_moe_balance;
+
+/* The loss that is least where tokens are spread evenly: f, the share of tokens that choose an expert,
+ * times P, its mean score. Of tokens for which the mask [tokens], of the dtype of scores, is 1, not 0;
+ * ZF_NONE: of all. */
+ZF_API zf_tensor zf_moe_balance_loss(const zf_moe_parts *layers, int64_t count, zf_tensor mask,
+                                     zf_moe_balance form);
+/* The mean over tokens of (log sum exp logits)^2, summed over layers: it keeps logits small. */
+ZF_API zf_tensor zf_moe_z_loss(const zf_moe_parts *layers, int64_t count, zf_tensor mask);
+
 typedef struct zf_check_gradient_desc {
     zf_allocator allocator; /* {0}: the C library's */
     double step;      /* an element is changed by it both ways; 0: 2^-7, of f64 2^-17 */

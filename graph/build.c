@@ -889,7 +889,7 @@ ZF_API zf_tensor zf_route(zf_tensor logits, const zf_route_desc *desc)
     const zf_tensor y =
         zfi_build(ZF_OP_route, zfi_is_operand(d.bias) ? 2 : 1, (zf_tensor[]){logits, d.bias},
                   zfi_with({.i = d.sigmoid}, {.i = d.k ? d.k : 2}, {.i = d.normalize},
-                           {.i = d.groups}, {.i = d.kept}, {.f = d.scale}));
+                           {.i = d.groups}, {.i = d.kept}, {.f = d.scale}, {.i = d.balance}));
     zfi_give_saved(d.experts, y, 0);
     zfi_give_saved(d.scores, y, 1);
     return y;

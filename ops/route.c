@@ -10,7 +10,9 @@
  *     weight = scale s, with `normalize` scale s / (sum of the k s + 1e-20)
  *
  * With groups, experts form groups of neighbours; only the `kept` groups whose two largest s + bias
- * have the largest sum are chosen from. The bias has no gradient and is not in the weights.
+ * have the largest sum are chosen from. The bias is not in the weights, and has no gradient; with
+ * `balance` that of experts is 2^-20 (choices - their mean), by whose sign an optimizer evens out
+ * how often they are chosen. It is that small because norms of gradients contain it.
  *
  *     ds = scatter_add(dweight scale, experts) + that of the scores, where others read them
  *     normalized: scatter_add((scale dweight - sum(dweight weight)) / sum, experts)
@@ -55,6 +57,8 @@ static zf_status zfi_infer_route(zfi_infer *c)
                              c->args[1]->shape.rank != 1 || c->args[1]->shape.dims[0] != n))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bias must be %s[%lld]",
                               zf_dtype_name(zfi_wide(c->args[0]->dtype)), (long long)n);
+    if (c->arg_count < 2 && ZF_INT(c, route, balance))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "balance is for a bias, and there is none");
     if (!isfinite(ZF_FLOAT(c, route, scale)) || ZF_FLOAT(c, route, scale) < 0)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "scale = %g must be finite and not negative; 0 means 1",
@@ -93,12 +97,25 @@ static zf_tensor zfi_grad_route_weights(zf_grad *c, zf_tensor scores, zf_tensor 
     return zf_div(ds, sum);
 }
 
+/* How much more often than the mean each expert is chosen, times 2^-20. */
+static zf_tensor zfi_grad_route_bias(const zf_grad *c, zf_tensor experts, int64_t n)
+{
+    const zf_dtype dtype = zf_tensor_dtype(c->x[1]);
+    const double mean = (double)zf_shape_count(zf_tensor_shape(experts)) / (double)n;
+    zf_tensor counts = zf_reshape(zf_one_hot(experts, n, dtype), ZF_SHAPE(-1, n));
+    counts = zf_sum_ex(counts, &(zf_reduce_desc){.axis = 0});
+    return zf_scale(zf_sub(counts, zf_constant(c->graph, dtype, ZF_SCALAR, mean)), 0x1p-20);
+}
+
 static void zfi_grad_route(zf_grad *c)
 {
     const int64_t n = zf_tensor_shape(c->x[0]).dims[1];
-    zf_tensor experts, scores, ds;
+    const zf_tensor experts = zfi_saved(c->y, ZFI_ROUTE_EXPERTS);
+    zf_tensor scores, ds;
+    if (c->count > 1 && c->need[1] && ZF_INT(c, route, balance))
+        c->dx[1] = zfi_grad_route_bias(c, experts, n);
     if (!c->need[0]) return;
-    experts = zfi_saved(c->y, ZFI_ROUTE_EXPERTS), scores = zfi_saved(c->y, ZFI_ROUTE_SCORES);
+    scores = zfi_saved(c->y, ZFI_ROUTE_SCORES);
     ds = zf_scatter_add(zfi_grad_route_weights(c, scores, experts), experts, -1, n);
     if (zf_valid(c->dsaved[ZFI_ROUTE_SCORES])) ds = zf_add(ds, c->dsaved[ZFI_ROUTE_SCORES]);
     ds = ZF_INT(c, route, form) ? zfi_op(sigmoid_grad, NULL, ds, scores)

@@ -56,6 +56,11 @@ static const struct {
     {"falcon40b", false, false},
     {"falcon7b", true, false},
     {"falconrow", false, false},
+    /* Experts: of all layers; with a shared one, but of one layer; of one layer; all are chosen. */
+    {"mixtral", true, false},
+    {"qwen2moe", false, false},
+    {"qwen3moe", true, false},
+    {"olmoe", false, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -262,6 +267,93 @@ TEST_ONCE(llm_short_factors_generate_as_transformers) { check_case_generated(t, 
 TEST_ONCE(llm_starcoder2_is_that_of_transformers) { check_case(t, 20, NULL); }
 TEST_ONCE(llm_starcoder2_without_fusion) { check_case(t, 20, "all"); }
 TEST_ONCE(llm_starcoder2_generates_as_transformers) { check_case_generated(t, 20, 4, 2); }
+
+TEST_ONCE(llm_mixtral_is_that_of_transformers) { check_case(t, 26, NULL); }
+TEST_ONCE(llm_mixtral_without_fusion) { check_case(t, 26, "all"); }
+TEST_ONCE(llm_mixtral_generates_as_transformers) { check_case_generated(t, 26, 4, 1.3); }
+TEST_ONCE(llm_qwen2_moe_is_that_of_transformers) { check_case(t, 27, NULL); }
+TEST_ONCE(llm_qwen2_moe_generates_as_transformers) { check_case_generated(t, 27, 5, 2); }
+TEST_ONCE(llm_qwen3_moe_is_that_of_transformers) { check_case(t, 28, NULL); }
+TEST_ONCE(llm_qwen3_moe_generates_as_transformers) { check_case_generated(t, 28, 3, 1.3); }
+TEST_ONCE(llm_olmoe_is_that_of_transformers) { check_case(t, 29, NULL); }
+TEST_ONCE(llm_olmoe_generates_as_transformers) { check_case_generated(t, 29, 4, 1.3); }
+
+/* The auxiliary loss of transformers, and what it adds to the gradients of routers. */
+static void check_balanced(test *t, int k)
+{
+    static session s; /* outlive what the test defers */
+    static causal_batch_file f;
+    const char *path = test_path("llm-balanced.safetensors");
+    char balanced[140];
+    session_desc d = {.purpose = SAMPLE_TRAIN, .training = {.keep_gradients = true}};
+    zf_safetensors *golden = open_expected(t, k), *more, *own;
+    zf_error error = {ZF_OK, ""};
+    zf_config_any config;
+    zf_weights_report report;
+    int64_t count;
+    double *loss, *aux;
+    const float lr = 0;
+    int32_t seen = 0;
+    snprintf(balanced, sizeof balanced, "%s/balanced.safetensors", folder_of(k));
+    more = open_file(t, balanced);
+    CHECK(t, golden && more);
+    CHECK(t, session_config(sample_of(k), folder_of(k), NULL, &config, &error));
+    ((llm_config *)(void *)&config)->of.aux_loss = 0.5;
+    CHECK(t, causal_batch_file_load(&f, GOLDEN "batch-masked.safetensors", VOCAB, &error));
+    test_defer(t, free_batches, &f);
+    d.sample = sample_of(k), d.config = &config, d.threads = 1;
+    d.shape = (sample_shape){.batch = BATCH, .sequence = TOKENS, .rows = SAMPLE_PADDED};
+    if (!session_open(&s, &d, &error)) goto failed;
+    test_defer(t, close_session, &s);
+    if (!session_take(&s, folder_of(k), &report, &error)) goto failed;
+    OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));
+    OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
+    OK(t, zf_step(s.program), zf_program_error(s.program));
+    loss = values_of(golden, "loss", &count), aux = values_of(more, "aux_loss", &count);
+    CHECK(t, loss && aux);
+    CHECK_NEAR(t, session_scalar(&s, "loss"), *loss + 0.5 * *aux, 1e-5);
+    free(loss), free(aux);
+    if (!zf_exchange_export(&llm_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error))
+        goto failed;
+    own = open_file(t, path);
+    for (int32_t i = 0; i < zf_safetensors_count(more) && own; i++) {
+        const char *name = zf_safetensors_at(more, i)->name;
+        double *x, *y, *z, off = 0, most = 0;
+        if (!strcmp(name, "aux_loss")) continue;
+        x = values_of(own, name, &count), y = values_of(golden, name, &count);
+        z = values_of(more, name, &count);
+        CHECK(t, x && y && z);
+        for (int64_t e = 0; e < count; e++)
+            off = fmax(off, fabs(x[e] - y[e] - z[e])), most = fmax(most, fabs(z[e]));
+        free(x), free(y), free(z);
+        CHECK_NEAR(t, off, 0, 1e-4 * most);
+        seen++;
+    }
+    CHECK(t, seen > 0);
+    return;
+failed:
+    (void)test_unwind(t, __FILE__, __LINE__, folder_of(k), error.status, error.text);
+}
+
+TEST_ONCE(llm_mixtral_is_balanced_as_by_transformers) { check_balanced(t, 26); }
+TEST_ONCE(llm_qwen3_moe_is_balanced_as_by_transformers) { check_balanced(t, 28); }
+
+TEST_ONCE(llm_experts_need_floats)
+{
+    static session s;
+    zf_config_any config;
+    zf_error error = {ZF_OK, ""};
+    session_desc d = {.sample = &llm_sample,
+                      .purpose = SAMPLE_ANSWER,
+                      .config = &config,
+                      .shape = {.batch = BATCH, .sequence = TOKENS},
+                      .threads = 1};
+    CHECK(t, session_config(&llm_sample, folder_of(26), NULL, &config, &error));
+    ((llm_config *)(void *)&config)->bits = 8;
+    if (session_open(&s, &d, &error)) session_close(&s);
+    if (strstr(error.text, "--weights int8 and int4 are not for models with experts")) return;
+    (void)test_unwind(t, __FILE__, __LINE__, "int8", error.status, error.text);
+}
 
 TEST_ONCE(llm_neox_is_that_of_transformers) { check_case(t, 21, NULL); }
 TEST_ONCE(llm_neox_without_fusion) { check_case(t, 21, "all"); }
@@ -1095,7 +1187,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"gemma\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
          "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\", "
-         "\"gemma2\", \"starcoder2\", \"gpt_neox\" or \"falcon\", not \"gemma\""},
+         "\"gemma2\", \"starcoder2\", \"gpt_neox\", \"falcon\", \"mixtral\", \"qwen2_moe\", \"qwen3_moe\", \"olmoe\" or \"deepseek_v3\", not \"gemma\""},
         {SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
                "\"attn_logit_softcapping\": 0}",
          "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},
@@ -1277,6 +1369,26 @@ TEST_ONCE(llm_configurations_that_are_refused)
          ":2:46: rope_parameters.partial_rotary_factor must be 1: all of a head is rotated, not "
          "0.5"},
         {SIZES "\"rope_scaling\": 4}", ":2:17: rope_scaling must be an object, not 4"},
+        /* experts */
+        {SIZES "\"model_type\": \"mixtral\", \"num_key_value_heads\": 3, \"num_local_experts\": 3, "
+               "\"num_experts_per_tok\": 4}",
+         "num_experts_per_tok must be at most the number of experts (3), not 4"},
+        {SIZES "\"model_type\": \"mixtral\", \"num_key_value_heads\": 3, "
+               "\"router_jitter_noise\": 0.01}",
+         "router_jitter_noise must be 0: there is no noise of routers, not 0.01"},
+        {SIZES "\"model_type\": \"qwen2_moe\", \"num_key_value_heads\": 3, \"qkv_bias\": false}",
+         "qkv_bias must be true in this family, not false"},
+        {SIZES "\"model_type\": \"qwen3_moe\", \"num_key_value_heads\": 3, \"mlp_only_layers\": "
+               "[3]}",
+         "mlp_only_layers[0] must be an integer from 0 to 2, not 3"},
+        {SIZES "\"model_type\": \"qwen3_moe\", \"num_key_value_heads\": 3, "
+               "\"use_sliding_window\": true}",
+         "use_sliding_window must be false in this family, not true"},
+        {SIZES "\"model_type\": \"olmoe\", \"clip_qkv\": 8}",
+         "clip_qkv must be null in this family, not 8"},
+        {SIZES "\"model_type\": \"deepseek_v3\", \"kv_lora_rank\": 8}",
+         "model_type has latent attention (kv_lora_rank), which is not there; its router is, in C "
+         "(zf_route)"},
     };
     size_t prefix = strlen(test_path("llm-config.json"));
     llm_config c;

@@ -49,6 +49,8 @@ static const struct {
      "k = 9 of 8 experts; 1 to 8 of them are possible"},
     {IN(1, "f32[4,8]") IN(2, "f32[7]") "%3 = route %1, %2 {k=2} : f32[4,2]\n",
      "the bias must be f32[8]"},
+    {IN(1, "f32[4,8]") "%2 = route %1 {k=2 balance=true} : f32[4,2]\n",
+     "balance is for a bias, and there is none"},
     {IN(1, "f32[4,8]") "%2 = route %1 {k=2 scale=-1} : f32[4,2]\n",
      "scale = -1 must be finite and not negative; 0 means 1"},
     {IN(1, "f32[4,8]") "%2 = route %1 {k=2 groups=3 kept=1} : f32[4,2]\n",

@@ -39,7 +39,9 @@ static const llm_family_desc *const families[LLM_FAMILIES] = {
     [LLM_QWEN2] = &qwen2,         [LLM_QWEN3] = &qwen3,       [LLM_GEMMA3] = &llm_gemma3,
     [LLM_GRANITE] = &llm_granite, [LLM_OLMO2] = &llm_olmo2,   [LLM_SMOLLM3] = &llm_smollm3,
     [LLM_PHI3] = &llm_phi3,       [LLM_GEMMA2] = &llm_gemma2, [LLM_STARCODER2] = &llm_starcoder2,
-    [LLM_NEOX] = &llm_neox,       [LLM_FALCON] = &llm_falcon};
+    [LLM_NEOX] = &llm_neox,       [LLM_FALCON] = &llm_falcon, [LLM_MIXTRAL] = &llm_mixtral,
+    [LLM_QWEN2_MOE] = &llm_qwen2_moe, [LLM_QWEN3_MOE] = &llm_qwen3_moe, [LLM_OLMOE] = &llm_olmoe,
+    [LLM_DEEPSEEK3] = &llm_deepseek3};
 
 const llm_family_desc *llm_family_of(const llm_config *c) { return families[c->family]; }
 
@@ -50,7 +52,7 @@ static const zf_config_family *family_of(const void *config)
 
 static bool is_qwen(const llm_config *c)
 {
-    return c->family == LLM_QWEN2 || c->family == LLM_QWEN3;
+    return c->family == LLM_QWEN2 || c->family == LLM_QWEN3 || c->family == LLM_QWEN2_MOE;
 }
 
 /* ------------------------------------------------------------------------------------- layers */
@@ -71,6 +73,11 @@ bool llm_is_full(const llm_config *c, int64_t layer)
 }
 
 bool llm_is_plain(const llm_config *c, int64_t layer) { return has_bit(c->plain, layer); }
+
+bool llm_is_sparse(const llm_config *c, int64_t layer)
+{
+    return c->experts && !has_bit(c->dense, layer);
+}
 
 /* ------------------------------------------------------------------------------------ reading */
 
@@ -103,18 +110,19 @@ void llm_read_types(llm_config *c, const zf_json *types, zf_error *error)
     if (!sliding) c->window = 0;
 }
 
-/* A count: from the file, or `empty` for null, or `absent` if it is missing. */
-static void read_count(const zf_json *json, const char *key, int64_t absent, int64_t empty,
-                       int64_t *out, zf_error *error)
+/* A count, at least `least`: from the file, or `empty` for null, or `absent` if it is missing. */
+static void read_count(const zf_json *json, const char *key, int64_t least, int64_t absent,
+                       int64_t empty, int64_t *out, zf_error *error)
 {
     const zf_json *v = zf_json_member(json, key);
     *out = !v ? absent : zf_json_type_of(v) == ZF_JSON_NULL ? empty : *out;
-    if (zf_config_member(json, key)) zf_json_to_int(v, 1, INT32_MAX, out, error);
+    if (zf_config_member(json, key)) zf_json_to_int(v, least, INT32_MAX, out, error);
 }
 
 void llm_read_window(llm_config *c, const zf_json *json, int64_t absent, zf_error *error)
 {
-    read_count(json, "sliding_window", absent, 0, &c->window, error);
+    /* Of a Qwen2-MoE transformers writes 0 where there is none. */
+    read_count(json, "sliding_window", c->family != LLM_QWEN2_MOE, absent, 0, &c->window, error);
 }
 
 static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
@@ -162,6 +170,13 @@ void llm_repeat_count(const zf_json *json, const char *key, int64_t value, const
         zf_json_expected(zf_json_member(json, key), error, "%lld%s", (long long)value, why);
 }
 
+void llm_check_experts(const llm_config *c, const zf_json *json, zf_error *error)
+{
+    if (!error->status && c->chosen > c->experts)
+        zf_json_expected(zf_json_member(json, "num_experts_per_tok"), error,
+                         "at most the number of experts (%lld)", (long long)c->experts);
+}
+
 /* Which layers have a window. */
 static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
 {
@@ -202,7 +217,7 @@ static void read_ids(llm_config *c, const zf_json *json)
 static void read_file(llm_config *c, const zf_json *json, zf_error *error)
 {
     const llm_family_desc *family = llm_family_of(c);
-    read_count(json, "num_key_value_heads", family->kv_heads, 0, &c->kv_heads, error);
+    read_count(json, "num_key_value_heads", 1, family->kv_heads, 0, &c->kv_heads, error);
     if (!c->width && !zf_json_member(json, "head_dim")) c->width = family->width;
     if (!family->reads_rope) read_rope(c, json, error);
     if (!family->reads_windows) read_windows(c, json, error);
@@ -217,6 +232,7 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
     llm_config *c = config;
     if (json) read_file(c, json, error);
     if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!json && c->experts) c->expert_width = c->intermediate;
     if (!c->width) c->width = c->hidden / c->heads;
     if (error->status) return false;
     if (c->heads % c->kv_heads)
@@ -318,13 +334,16 @@ static const char *const other_keys[] = {"rope_scaling",
 #define AT(member) offsetof(llm_config, member)
 const zf_config_table llm_members = {
     .types = {"llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text", "granite", "olmo2",
-              "smollm3", "phi3", "gemma2", "starcoder2", "gpt_neox", "falcon"},
+              "smollm3", "phi3", "gemma2", "starcoder2", "gpt_neox", "falcon", "mixtral", "qwen2_moe",
+              "qwen3_moe", "olmoe", "deepseek_v3"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
     .defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-6, -1, -1, -1)},
     .sizes = {{"15m", 6, 288, 6, 32000, 768},
               {"110m", 12, 768, 12, 32000, 2048},
-              {"160m", 12, 768, 12, 32000, 3072}},
+              {"160m", 12, 768, 12, 32000, 3072},
+              {"moe-15m", 6, 288, 6, 32000, 384}},
+    .size_types = {LLM_LLAMA, LLM_LLAMA, LLM_LLAMA, LLM_MIXTRAL},
     .rows = {{"vocab_size", ZF_CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
               .use = ZF_CONFIG_NEEDED},
              {"max_position_embeddings", ZF_CONFIG_COUNT, .at = AT(positions), .least = 1,

@@ -20,6 +20,11 @@ typedef enum llm_family {
     LLM_STARCODER2,
     LLM_NEOX,
     LLM_FALCON,
+    LLM_MIXTRAL,
+    LLM_QWEN2_MOE,
+    LLM_QWEN3_MOE,
+    LLM_OLMOE,
+    LLM_DEEPSEEK3, /* refused: family/deepseek.c */
     LLM_FAMILIES
 } llm_family;
 
@@ -28,6 +33,13 @@ enum {
     LLM_LAYERS = 1024, /* of a model with windows, at most */
     LLM_FACTORS = 64   /* frequencies of longrope, at most */
 };
+
+/* How experts are trained: options of a run. */
+typedef struct llm_training {
+    double aux_loss, z_loss; /* what losses of the router are multiplied by; 0: there are none */
+    double capacity;         /* zf_moe_desc.capacity */
+    int64_t by_layer, random; /* 0 or 1: a zf_moe_balance, zf_moe_desc.random */
+} llm_training;
 
 typedef struct llm_config {
     int64_t vocab, positions, hidden, layers, intermediate;
@@ -50,11 +62,17 @@ typedef struct llm_config {
     int64_t rotated;            /* numbers of a head that rope rotates, the first ones; 0: all */
     int64_t activation;         /* a zf_activation */
     int64_t parallel;           /* an llm_parallel */
+    int64_t experts, chosen;    /* of a layer with experts, and of a token; 0: there are none */
+    int64_t expert_width, shared_width; /* intermediate of an expert; of the shared one, 0: none */
+    int64_t normalize;          /* weights of a token's experts add up to 1 */
+    double balance;             /* router_aux_loss_coef of the file, which is kept */
+    llm_training of;            /* what a run says of experts; no file has it */
     int64_t attention_bias;     /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;
     int64_t window;                 /* tokens that a token sees, but in these layers; 0: all */
     int64_t full[LLM_LAYERS / 64];  /* a bit each */
     int64_t plain[LLM_LAYERS / 64]; /* layers without rope, a bit each */
+    int64_t dense[LLM_LAYERS / 64]; /* layers without experts, a bit each */
     int64_t tied;                   /* 0: the head has its own weight */
     int64_t begin, pad;             /* ids; -1: not known. pad: its embedding is not trained */
     int64_t ends[LLM_ENDS];         /* ids that end a text; -1 after the last */
@@ -105,13 +123,16 @@ typedef struct llm_family_desc {
     const char *mlp[2]; /* the MLP is two products of these names; NULL: gate, up and down; */
     /* q, k and v are one product of this name: of each group of heads the queries, a key, a value; */
     const char *grouped;
+    const char *expert_scope;   /* of a layer with experts; NULL: mlp; */
+    zf_moe_names expert_names;
     bool joined; /* q, k and v are one product, qkv_proj, gate and up another, gate_up_proj */
 } llm_family_desc;
 
 const llm_family_desc *llm_family_of(const llm_config *config);
 
 extern const llm_family_desc llm_gemma2, llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3,
-    llm_starcoder2, llm_neox, llm_falcon;
+    llm_starcoder2, llm_neox, llm_falcon, llm_mixtral, llm_qwen2_moe, llm_qwen3_moe, llm_olmoe,
+    llm_deepseek3;
 
 /* The names of the norms of a Llama. */
 #define LLM_NORMS                                                                                  \
@@ -130,6 +151,8 @@ extern const zf_config_table llm_members;
 /* The layer sees all tokens; has no rope. */
 bool llm_is_full(const llm_config *config, int64_t layer);
 bool llm_is_plain(const llm_config *config, int64_t layer);
+/* The layer has experts. */
+bool llm_is_sparse(const llm_config *config, int64_t layer);
 
 /* For families that read more. The rope of all layers, or of those without a window. */
 void llm_set_rope(llm_config *config, const zf_rope_desc *rope);
@@ -147,6 +170,8 @@ void llm_read_eps(llm_config *config, const zf_json *json, const char *key, zf_e
 void llm_repeat(const zf_json *json, const char *key, bool value, const char *why, zf_error *error);
 void llm_repeat_count(const zf_json *json, const char *key, int64_t value, const char *why,
                       zf_error *error);
+/* A token's experts are no more than there are. */
+void llm_check_experts(const llm_config *config, const zf_json *json, zf_error *error);
 /* The object of rope that counts; NULL: there is none. */
 const zf_json *llm_rope_of(const zf_json *json, zf_error *error);
 /* layer_types. */

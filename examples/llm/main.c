@@ -7,10 +7,17 @@
 #include "../frame/rlhf/rlhf.h"
 #include "../frame/score/reward.h"
 #include "../frame/preference/preference.h"
+#include "experts.h"
 #include "model.h"
 
-static int pretrain(int argc, char **argv) { return causal_pretrain(&llm_sample, argc, argv); }
-static int finetune(int argc, char **argv) { return causal_finetune(&llm_sample, argc, argv); }
+static int pretrain(int argc, char **argv)
+{
+    return causal_pretrain_with(&llm_sample, llm_options(), argc, argv);
+}
+static int finetune(int argc, char **argv)
+{
+    return causal_finetune_with(&llm_sample, llm_options(), argc, argv);
+}
 static int reward(int argc, char **argv) { return reward_command(&llm_sample, argc, argv); }
 static int score(int argc, char **argv) { return score_command(&llm_sample, argc, argv); }
 static int grpo(int argc, char **argv) { return grpo_command(&llm_sample, argc, argv); }

@@ -1,8 +1,10 @@
 #include "model.h"
+#include "experts.h"
 #include "../frame/score/score.h"
 #include "../../zeroflow_llm.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool llm_config_load(const char *name, llm_config *c, zf_error *error)
@@ -65,9 +67,10 @@ static zf_tensor query_norm(zf_tensor x, const char *name, const llm_config *c)
     return zf_reshape(norm(x, name, c), s);
 }
 
-/* What layers share: the mask, and of longrope the cosines and sines. */
+/* What layers share: the mask, of longrope the cosines and sines, and their routers. */
 typedef struct shared {
     zf_tensor mask, cosine, sine;
+    llm_routers *routers;
 } shared;
 
 /* Rope over the first c->rotated numbers of each head. */
@@ -215,8 +218,8 @@ static zf_tensor layer(zf_tensor *x, zf_tensor y, const shared *all, const causa
     first = y = drop(causal_branch(y, in, i, c->layers, 0), c->dropout, c);
     if (c->parallel == LLM_PARALLEL) normed = norm(*x, norms->before_mlp, c);
     else if (!c->parallel) normed = add_norm(x, y, norms->before_mlp, c);
-    zf_push(g, "mlp");
-    y = feed_forward(normed, c);
+    zf_push(g, "%s", llm_is_sparse(c, i) ? name_of(llm_family_of(c)->expert_scope, "mlp") : "mlp");
+    y = llm_is_sparse(c, i) ? llm_experts(normed, c, all->routers) : feed_forward(normed, c);
     zf_pop(g);
     if (norms->after_mlp) y = norm(y, norms->after_mlp, c);
     zf_pop(g);
@@ -237,11 +240,11 @@ static zf_tensor head(zf_graph *g, const char *name, const llm_config *c)
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is
  * no head. */
 static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
-                      const causal_inputs *in, zf_tensor *words)
+                      const causal_inputs *in, llm_routers *routers, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     const llm_names names = llm_family_of(c)->names;
-    shared all = {.mask = causal_padding(in, s)};
+    shared all = {.mask = causal_padding(in, s), .routers = routers};
     zf_tensor x, y = ZF_NONE;
     if (c->factors) llm_longrope_table(g, c, s, in, &all.cosine, &all.sine);
     zf_push(g, "%s", name_of(names.model, "model"));
@@ -263,10 +266,15 @@ zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sam
 {
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
+    llm_routers routers = {.trains = purpose == SAMPLE_TRAIN};
     zf_tensor words, x;
     causal_blocks(&in, &rows, c->layout, c->heads);
     in.cap = c->last_cap;
-    x = body(g, c, &rows, &in, &words);
+    if (routers.trains && c->experts)
+        routers.layer = calloc((size_t)c->layers, sizeof *routers.layer);
+    x = body(g, c, &rows, &in, &routers, &words);
+    if (routers.layer && zf_valid(in.loss_weight)) in.penalty = llm_penalty(&routers, c, &in);
+    free(routers.layer);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
 
@@ -281,12 +289,14 @@ static void build(zf_graph *g, const void *config, const sample_shape *shape,
 const sample_model llm_sample = {
     .program = "llm",
     .title = "Llama",
-    .models = "15m 110m 160m, or a config.json, perhaps of a folder; else that of\n"
+    .models = "15m 110m 160m moe-15m, or a config.json, perhaps of a folder; else that of\n"
               "                                    --load or --init, else 15m",
     .otherwise = "15m",
     .config = &llm_members,
     .build = build,
+    .configure = llm_configure,
     .exchange = {.prefix = "model.",
+                 .parts = ".experts.",
                  .words = "model.embed_tokens.weight",
                  .other_words = "transformer.word_embeddings.weight",
                  .head = "lm_head.weight",

@@ -446,25 +446,6 @@ bool zf_config_is_path(const char *name)
     return !access(file, F_OK);
 }
 
-static bool zfl_load_size(const zf_config_table *t, const char *name, void *config, zf_error *error)
-{
-    char names[256] = "";
-    for (const zf_config_size *s = t->sizes; s->name; s++) {
-        size_t n = strlen(names);
-        if (!strcmp(name, s->name)) {
-            *zfl_integer_at(config, t->layers) = s->layers;
-            *zfl_integer_at(config, t->hidden) = s->hidden;
-            *zfl_integer_at(config, t->heads) = s->heads;
-            *zfl_integer_at(config, t->intermediate) =
-                s->intermediate ? s->intermediate : 4 * s->hidden;
-            if (s->vocab) *zfl_integer_at(config, t->vocab) = s->vocab;
-            return !t->read_more || t->read_more(config, NULL, error);
-        }
-        snprintf(names + n, sizeof names - n, "%s, ", s->name);
-    }
-    return zfl_fail(error, ZF_ERR_ARGUMENT, "model \"%.100s\" is none of %sand no config.json",
-                    name, names);
-}
 
 static void zfl_read_rows(const zf_config_table *t, const zf_config_row *row, const zf_json *json,
                           void *config, zf_error *error)
@@ -481,6 +462,28 @@ static void zfl_take_defaults(const zf_config_table *t, void *config)
     if (!defaults) return;
     memcpy(config, defaults, t->bytes);
     if (t->type) *zfl_integer_at(config, t->type) = type;
+}
+
+static bool zfl_load_size(const zf_config_table *t, const char *name, void *config, zf_error *error)
+{
+    char names[256] = "";
+    for (const zf_config_size *s = t->sizes; s->name; s++) {
+        size_t n = strlen(names);
+        if (!strcmp(name, s->name)) {
+            if (t->type) *zfl_integer_at(config, t->type) = t->size_types[s - t->sizes];
+            zfl_take_defaults(t, config);
+            *zfl_integer_at(config, t->layers) = s->layers;
+            *zfl_integer_at(config, t->hidden) = s->hidden;
+            *zfl_integer_at(config, t->heads) = s->heads;
+            *zfl_integer_at(config, t->intermediate) =
+                s->intermediate ? s->intermediate : 4 * s->hidden;
+            if (s->vocab) *zfl_integer_at(config, t->vocab) = s->vocab;
+            return !t->read_more || t->read_more(config, NULL, error);
+        }
+        snprintf(names + n, sizeof names - n, "%s, ", s->name);
+    }
+    return zfl_fail(error, ZF_ERR_ARGUMENT, "model \"%.100s\" is none of %sand no config.json",
+                    name, names);
 }
 
 bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf_error *error)

@@ -143,6 +143,48 @@ static void zfl_turn(char *to, const char *from, zf_shape shape, size_t size)
             memcpy(to + (column * rows + row) * size, from + (row * columns + column) * size, size);
 }
 
+/* ------------------------------------------------------------------------------------- parts */
+
+/* How many tensors files have of a parameter; 0: one, of its name. */
+static int64_t zfl_parts_of(const zf_exchange *x, zf_tensor param)
+{
+    const zf_shape shape = zf_param_shape(param);
+    const bool several = x->parts && shape.rank == 3 && strstr(zf_tensor_name(param), x->parts);
+    return several ? shape.dims[0] : 0;
+}
+
+/* The name of part i of the parameter `name`. */
+static void zfl_part_name(const zf_exchange *x, const char *name, int64_t i,
+                          char part[ZFL_PARAM_NAME])
+{
+    const char *after = strstr(name, x->parts) + strlen(x->parts);
+    snprintf(part, ZFL_PARAM_NAME, "%.*s%lld.%s", (int)(after - name), name, (long long)i, after);
+}
+
+static zf_shape zfl_part_shape(zf_tensor param)
+{
+    const zf_shape shape = zf_param_shape(param);
+    return ZF_SHAPE(shape.dims[1], shape.dims[2]);
+}
+
+/* Reads all parts of a parameter. */
+static bool zfl_import_parts(const zf_exchange *x, zf_program *p, zf_weights *w, zf_tensor param,
+                             const char *path, zf_error *error)
+{
+    const zf_shape shape = zfl_part_shape(param);
+    bool good = true;
+    for (int64_t i = 0; good && i < zfl_parts_of(x, param); i++) {
+        char name[ZFL_PARAM_NAME];
+        int32_t at;
+        zfl_part_name(x, zf_tensor_name(param), i, name);
+        at = zfl_find_name(x, w, name);
+        good = at >= 0 ? zfl_move_to(w, at, p, param, (size_t)(i * zf_shape_count(shape)), shape,
+                                     error)
+                       : zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+    }
+    return good;
+}
+
 /* ---------------------------------------------------------------------------------------- in */
 
 static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w, int32_t at,
@@ -196,6 +238,10 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
         char name[ZFL_PARAM_NAME];
         int32_t at;
         if (zf_adapter_is_product(param)) continue;
+        if (zfl_parts_of(x, param)) {
+            good = zfl_import_parts(x, p, w, param, path, error);
+            continue;
+        }
         zf_param_plain_name(param, name, sizeof name);
         at = zfl_find_param(x, w, name, tied, error);
         if (error->status) good = false;
@@ -237,11 +283,27 @@ static void zfl_declare(const zf_exchange *x, zf_safetensors_writer *w, zf_graph
         zf_shape shape = zfl_file_shape(x, t);
         char name[ZFL_PARAM_NAME];
         if (!zf_valid(from)) continue;
+        for (int64_t k = 0; k < zfl_parts_of(x, t) && !gradients; k++) {
+            zfl_part_name(x, zf_tensor_name(t), k, name);
+            zf_safetensors_declare(w, name, dtype, zfl_part_shape(t));
+        }
+        if (zfl_parts_of(x, t) && !gradients) continue;
         if (gradients) snprintf(name, sizeof name, "%s", zf_tensor_name(t));
         else zf_param_plain_name(t, name, sizeof name);
         zf_safetensors_declare(w, name, gradients ? zf_tensor_dtype(from) : dtype, shape);
         if (zfl_is_twice(x, t, gradients)) zf_safetensors_declare(w, x->head_bias, dtype, shape);
     }
+}
+
+/* Writes a tensor, or the parts of one, of which *index is the first. */
+static zf_status zfl_write_tensor(zf_safetensors_writer *w, int32_t *index, const char *data,
+                                  size_t bytes, int64_t parts)
+{
+    const size_t count = parts ? (size_t)parts : 1;
+    zf_status status = ZF_OK;
+    for (size_t i = 0; i < count && !status; i++)
+        status = zf_safetensors_write(w, (*index)++, data + i * (bytes / count), bytes / count);
+    return status;
 }
 
 /* Writes tensor *index. w NULL: another rank writes. */
@@ -265,7 +327,8 @@ static bool zfl_export_tensor(const zf_exchange *x, zf_program *p, zf_safetensor
     }
     if (!status && turned) zfl_turn(other, data, zf_param_shape(param), size);
     for (int copy = 0; copy < 1 + zfl_is_twice(x, param, gradient) && !status && w; copy++)
-        status = zf_safetensors_write(w, (*index)++, turned ? other : data, bytes);
+        status = zfl_write_tensor(w, index, turned ? other : data, bytes,
+                                  gradient ? 0 : zfl_parts_of(x, param));
     free(values);
     free(data);
     free(other);

@@ -420,18 +420,25 @@ zf_status zf_weights_put(zf_program *p, zf_tensor param, const float *values, zf
     return status;
 }
 
-bool zf_weights_move(zf_weights *w, int32_t index, zf_program *p, zf_tensor param, zf_error *error)
+/* The tensor, of this shape, into a parameter, from its value number `first` on. */
+static bool zfl_move_to(zf_weights *w, int32_t index, zf_program *p, zf_tensor param, size_t first,
+                        zf_shape shape, zf_error *error)
 {
     const zf_tensor master = zfl_master_of(param);
-    const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
+    const size_t count = (size_t)zf_shape_count(shape);
     float values[ZFL_SPAN];
-    bool good = zfl_begin_taking(w, index, zf_param_shape(param), error);
+    bool good = zfl_begin_taking(w, index, shape, error);
     for (size_t at = 0; at < count && good; at += ZFL_SPAN) {
         const size_t n = zfl_span_at(at, count);
         good = zfl_read_span(w, index, at, n, values, error) &&
-               !zfl_put_span(p, param, master, at, n, values, error);
+               !zfl_put_span(p, param, master, first + at, n, values, error);
     }
     return good;
+}
+
+bool zf_weights_move(zf_weights *w, int32_t index, zf_program *p, zf_tensor param, zf_error *error)
+{
+    return zfl_move_to(w, index, p, param, 0, zf_param_shape(param), error);
 }
 
 zf_status zf_weights_get(zf_program *p, zf_tensor param, float *values, zf_error *error)

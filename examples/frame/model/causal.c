@@ -56,7 +56,8 @@ causal_inputs causal_none(zf_graph *g)
                            .text_labels = none,
                            .text_share = none,
                            .last = none,
-                           .past = none};
+                           .past = none,
+                           .penalty = none};
 }
 
 causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
@@ -235,15 +236,18 @@ static zf_tensor preference_end(zf_tensor x, zf_tensor words, const causal_input
 
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
+    zf_tensor loss;
     if (in->cap > 0 && (in->policy || in->preference))
         return zf_fail(x, "the model caps its logits (final_logit_softcapping), which losses over "
                           "log-probabilities do not: dpo, grpo, ppo and rlhf need a model without");
     if (in->policy) return policy_end(x, words, in);
     if (in->preference) return preference_end(x, words, in);
     if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words, in), "logits");
-    return zf_output(
-        zf_cross_entropy(head(x, words, in), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight),
-        "loss");
+    loss =
+        zf_cross_entropy(head(x, words, in), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight);
+    if (!zf_valid(in->penalty)) return zf_output(loss, "loss");
+    return zf_output_ex(zf_add(loss, in->penalty), "loss",
+                        &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
 }
 
 /* -------------------------------------------------------------------------------------- data */

@@ -40,6 +40,7 @@ typedef struct causal_inputs {
     /* For generation, with `positions`: i32 [B], tokens in the caches; and all inputs of it */
     zf_tensor past;
     zf_decode_inputs decode;
+    zf_tensor penalty; /* added to the loss of a text: f32 [], a sum over parts; invalid: none */
     double cap; /* logits become cap tanh(logit / cap); 0: they stay */
 } causal_inputs;
 
@@ -85,8 +86,11 @@ extern const objective causal_objective;
 
 /* A command: the whole command line; it reads its own options, returns an exit status. */
 int causal_pretrain(const sample_model *sample, int argc, char **argv);
+/* The same with options of the model's own. */
+int causal_pretrain_with(const sample_model *sample, zf_options own, int argc, char **argv);
 /* Trains a model of a folder, or an adapter of it, on examples (--data). */
 int causal_finetune(const sample_model *sample, int argc, char **argv);
+int causal_finetune_with(const sample_model *sample, zf_options own, int argc, char **argv);
 int causal_generate(const sample_model *sample, int argc, char **argv);
 int causal_chat(const sample_model *sample, int argc, char **argv);
 /* Prints how well and how fast a model predicts a text, and the memory that it takes. */

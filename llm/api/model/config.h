@@ -46,7 +46,7 @@ typedef struct zf_config_size {
 enum {
     ZF_CONFIG_ROWS = 32,
     ZF_CONFIG_SIZES = 8,
-    ZF_CONFIG_TYPES = 16,
+    ZF_CONFIG_TYPES = 24,
     ZF_CONFIG_DROPOUTS = 4,
     ZF_CONFIG_ENDS = 8,
     ZF_CONFIG_LAYOUT = 256,
@@ -69,6 +69,7 @@ typedef struct zf_config_table {
     size_t bytes;         /* of the struct, at most ZF_CONFIG_BYTES */
     const void *defaults; /* a struct; a size sets layers, hidden, heads and intermediate */
     zf_config_size sizes[ZF_CONFIG_SIZES]; /* name NULL after the last */
+    int64_t size_types[ZF_CONFIG_SIZES];   /* the type of each, by its index, for its defaults */
     zf_config_row rows[ZF_CONFIG_ROWS];    /* in the order of writing; key NULL after the last */
     /* Other keys of these files, which read_more reads or which change nothing in this family; NULL
      * after the last. A key that is neither here nor in a row is an error, unless its value is null

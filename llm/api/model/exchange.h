@@ -21,6 +21,10 @@ typedef struct zf_exchange {
     const char *buffers[ZF_EXCHANGE_NAMES]; /* ends: such tensors carry no information */
     /* The name of a parameter in older files; false: the same. NULL: there are none. */
     bool (*older)(const char *name, char *older, size_t size);
+    /* A parameter of three dimensions with this in its name is several tensors in files, one for each
+     * index of the first dimension, whose number follows it there: of "experts.", a.experts.w [2, n,
+     * k] is a.experts.0.w and a.experts.1.w. NULL: none is */
+    const char *parts;
     /* Whether files hold a weight as [in, out]; it is [out, in] here. NULL: none. */
     bool (*turned)(zf_tensor param);
 } zf_exchange;

@@ -8,6 +8,7 @@ and the gradients that it computes of them in float64.
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` wrote
 
     NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
+    NAME/balanced.safetensors    of models with experts: the auxiliary loss of their routers
     NAME/expected.safetensors    F32 of f64: "logits" [B,T,V], "loss" [], and the gradient of every
                                  parameter under its name
     batch.safetensors            I64 input_ids and labels [1,B,T], as batch files have them
@@ -152,6 +153,25 @@ CASES = {
                   dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
                        intermediate_size=12, sliding_window=4,
                        layer_types=["full_attention", "sliding_attention"])),
+    # Experts: of all layers; with a shared one, of some layers; with as many weights as chosen ones.
+    "mixtral": ("mixtral", True, torch.bfloat16, True, None,
+                dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+                     intermediate_size=12, num_local_experts=4, num_experts_per_tok=2,
+                     sliding_window=None, pad_token_id=0,
+                     rope_parameters=dict(rope_type="default", rope_theta=300.0))),
+    "qwen2moe": ("qwen2_moe", False, torch.float32, False, None,
+                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+                      intermediate_size=20, moe_intermediate_size=10, num_hidden_layers=3,
+                      shared_expert_intermediate_size=14, num_experts=5, num_experts_per_tok=3,
+                      mlp_only_layers=[1])),
+    "qwen3moe": ("qwen3_moe", True, torch.bfloat16, False, None,
+                 dict(hidden_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                      intermediate_size=20, moe_intermediate_size=8, num_experts=6,
+                      num_experts_per_tok=2, norm_topk_prob=True, num_hidden_layers=3,
+                      decoder_sparse_step=2, pad_token_id=0)),
+    "olmoe": ("olmoe", False, torch.float32, False, None,
+              dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+                   intermediate_size=10, num_experts=8, num_experts_per_tok=8, pad_token_id=0)),
 }
 
 
@@ -202,9 +222,23 @@ def older(path):
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
+def split_experts(tensors, name, kind):
+    """Gate and up, and the names of files, where these have a tensor for each expert."""
+    at = name.removesuffix("gate_up_proj")
+    both, down = tensors.pop(name), tensors.pop(at + "down_proj")
+    names = ("gate_proj", "up_proj", "down_proj")
+    if kind == "mixtral":
+        at, names = at.replace(".mlp.", ".block_sparse_moe."), ("w1", "w3", "w2")
+        gate = at.replace("experts.", "gate.weight")
+        tensors[gate] = tensors.pop(gate.replace(".block_sparse_moe.", ".mlp."))
+    for part, x in zip(names, (*both.chunk(2, 1), down)):
+        tensors[f"{at}{part}.weight"] = x
+
+
 def make_case(name):
     kind, masked, dtype, old, shards, more = CASES[name]
     config = AutoConfig.for_model(kind, **{**SIZES, **more})
+    config._experts_implementation = "eager"
     model = fill(AutoModelForCausalLM.from_config(config).to(torch.float64), dtype)
     model.tie_weights()
     folder = HERE / name
@@ -214,6 +248,7 @@ def make_case(name):
         older(folder / "config.json")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
                                                  attn_implementation="eager")
+    model.config._experts_implementation = "eager"
     batch = make_batch(masked)
     out = model(**batch)
     loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1),
@@ -222,17 +257,38 @@ def make_case(name):
     tensors = {n: p.grad for n, p in model.named_parameters()}
     if kind == "gpt_neox":    # as files call it
         tensors["embed_out.weight"] = tensors.pop("lm_head.weight")
+    for name in [n for n in tensors if n.endswith("experts.gate_up_proj")]:
+        split_experts(tensors, name, kind)
     tensors.update(logits=out.logits.detach(), loss=loss.detach())
     save_file({n: x.float().contiguous() for n, x in tensors.items()},
               folder / "expected.safetensors")
     print(f"{name}: loss {loss.item():.6f}, {sum(p.numel() for p in model.parameters())} weights")
 
 
+def make_balanced(name, factor=0.5):
+    """balanced.safetensors: the auxiliary loss of routers, over all layers and the tokens that are not
+    padding, and what the gradient of `factor` times it is for the routers' weights."""
+    folder, kind = HERE / name, CASES[name][0]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
+                                                 attn_implementation="eager")
+    model.config._experts_implementation = "eager"
+    out = model(**make_batch(CASES[name][1]), output_router_logits=True)
+    (factor * out.aux_loss).backward()
+    scope = ".block_sparse_moe.gate." if kind == "mixtral" else ".mlp.gate."
+    tensors = {n.replace(".mlp.gate.", scope): p.grad for n, p in model.named_parameters()
+               if ".mlp.gate." in n}
+    tensors["aux_loss"] = out.aux_loss.detach()
+    save_file({n: x.float().contiguous() for n, x in tensors.items()},
+              folder / "balanced.safetensors")
+    print(f"{name}: auxiliary loss {out.aux_loss.item():.6f}")
+
+
+BALANCED = ("mixtral", "qwen3moe")
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
            "shortrope": 1.3, "starcoder2": 2.0, "neox": 2.0, "pythia": 2.0, "falcon40b": 2.0, "falcon7b": 2.0,
-           "falconrow": 2.0}
+           "falconrow": 2.0, "mixtral": 1.3, "qwen2moe": 2.0, "qwen3moe": 1.3, "olmoe": 1.3}
 
 
 def take_long_factors(model):
@@ -255,6 +311,7 @@ def make_generated(names):
     for name in names:
         model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float64,
                                                      attn_implementation="eager")
+        model.config._experts_implementation = "eager"
         take_long_factors(model)
         rows, least = [], np.inf
         for prompt in prompts:
@@ -282,6 +339,7 @@ def check(exported):
         assert own.state_dict().keys() == golden.state_dict().keys()
         own.load_state_dict(golden.state_dict(), strict=True)
         own = AutoModelForCausalLM.from_pretrained(exported / name, dtype=torch.float32)
+        own.config._experts_implementation = golden.config._experts_implementation = "eager"
         with torch.no_grad():
             assert torch.equal(own(batch["input_ids"]).logits, golden(batch["input_ids"]).logits)
         assert own.config.eos_token_id == golden.config.eos_token_id
@@ -296,6 +354,8 @@ if __name__ == "__main__":
         make_generated(CASES)
     elif sys.argv[1:2] == ["only"]:
         make_case(sys.argv[2])
+        if sys.argv[2] in BALANCED:
+            make_balanced(sys.argv[2])
         make_generated(sys.argv[2:])
     elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
@@ -305,4 +365,6 @@ if __name__ == "__main__":
                       HERE / ("batch-masked.safetensors" if masked else "batch.safetensors"))
         for each in CASES:
             make_case(each)
+        for each in BALANCED:
+            make_balanced(each)
         make_generated(CASES)

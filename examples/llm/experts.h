@@ -1,0 +1,25 @@
+/* Layers of experts, and what a run says of them. */
+#ifndef LLM_EXPERTS_H
+#define LLM_EXPERTS_H
+
+#include "config.h"
+
+/* The layers that have been built: for losses of their routers. */
+typedef struct llm_routers {
+    zf_moe_parts *layer; /* room for all layers; NULL: they are not kept */
+    int64_t count;
+    bool trains; /* capacities hold */
+} llm_routers;
+
+/* The experts of a layer, x [B, T, H]; adds the layer to *routers. */
+zf_tensor llm_experts(zf_tensor x, const llm_config *config, llm_routers *routers);
+
+/* What routers add to the loss of a part; invalid: nothing. */
+zf_tensor llm_penalty(const llm_routers *routers, const llm_config *config,
+                      const causal_inputs *in);
+
+/* Options of pretrain and finetune, and what sets them in a configuration. */
+zf_options llm_options(void);
+void llm_configure(void *config, const settings *o);
+
+#endif

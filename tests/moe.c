@@ -1,0 +1,266 @@
+/* Layers of experts (nn/moe.c): values by a formula in double, gradients by differences, drops, the
+ * bias that balances experts, and what is refused. */
+#include "test.h"
+
+enum { T = 6, H = 4, E = 3, N = 5, K = 2 };
+
+static zf_graph *graph_new(test *t)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    if (g) test_defer(t, (test_cleanup *)zf_graph_free, g);
+    return g;
+}
+
+static zf_program *program_new(test *t, zf_graph *g)
+{
+    zf_program *p = zf_compile(g, &(zf_compile_desc){.seed = 3});
+    if (p) test_defer(t, (test_cleanup *)zf_program_free, p);
+    return p;
+}
+
+#define PROGRAM(t, p, g)                                                                           \
+    do {                                                                                           \
+        zf_error program_error = {zf_graph_status(g), ""};                                         \
+        snprintf(program_error.text, sizeof program_error.text, "%s", zf_graph_error(g));          \
+        NEED((t), (p), &program_error);                                                            \
+    } while (0)
+
+static double number(int i, int salt) { return (double)((i * 37 + salt * 101 + i * i) % 41) / 20 - 1; }
+
+/* Writes numbers to every parameter and to "x". */
+static void fill(test *t, zf_program *p, zf_graph *g, double *x)
+{
+    double values[E * N * H];
+    for (int32_t k = 0; k < zf_param_count(g); k++) {
+        const zf_tensor param = zf_param_at(g, k);
+        for (int i = 0; i < zf_shape_count(zf_tensor_shape(param)); i++)
+            values[i] = number(i, (int)k + 2);
+        OK(t, zf_write(p, param, values, zf_tensor_bytes(param)), zf_program_error(p));
+    }
+    for (int i = 0; i < T * H; i++) x[i] = number(i, 1);
+    OK(t, zf_write(p, zf_graph_find(g, "x"), x, T * H * sizeof *x), zf_program_error(p));
+}
+
+static void read_param(test *t, zf_program *p, zf_graph *g, const char *name, double *to)
+{
+    const zf_tensor param = zf_graph_find(g, name);
+    CHECK(t, zf_valid(param));
+    OK(t, zf_read(p, param, to, zf_tensor_bytes(param)), zf_program_error(p));
+}
+
+/* The layer of one token, by loops. */
+static void layer_of(const double *x, const double *router, const double *w1, const double *w3,
+                     const double *w2, double *y)
+{
+    double s[E], sum = 0, most = 0;
+    bool chosen[E] = {false};
+    for (int e = 0; e < E; e++) {
+        double z = 0;
+        for (int h = 0; h < H; h++) z += router[e * H + h] * x[h];
+        s[e] = exp(z);
+    }
+    memset(y, 0, H * sizeof *y);
+    for (int k = 0; k < K; k++) {
+        int best = -1;
+        for (int e = 0; e < E; e++)
+            if (!chosen[e] && (best < 0 || s[e] > most)) best = e, most = s[e];
+        chosen[best] = true, sum += s[best];
+    }
+    for (int e = 0; e < E; e++)
+        for (int n = 0; n < N && chosen[e]; n++) {
+            double gate = 0, up = 0;
+            for (int h = 0; h < H; h++) {
+                gate += w1[(e * N + n) * H + h] * x[h];
+                up += w3[(e * N + n) * H + h] * x[h];
+            }
+            for (int h = 0; h < H; h++)
+                y[h] += s[e] / sum * w2[(e * H + h) * N + n] * gate / (1 + exp(-gate)) * up;
+        }
+}
+
+TEST(moe_is_the_formula)
+{
+    const zf_moe_names names = {.gate = "w1", .up = "w3", .down = "w2"};
+    zf_graph *g = graph_new(t);
+    zf_program *p;
+    zf_tensor x, y;
+    double in[T * H], out[T * H], router[E * H], w1[E * N * H], w3[E * N * H], w2[E * H * N], want[H];
+    NEED(t, g, NULL);
+    x = zf_input(g, "x", ZF_F64, ZF_SHAPE(2, T / 2, H));
+    y = zf_moe(x, &(zf_moe_desc){.experts = E,
+                                 .intermediate = N,
+                                 .activation = ZF_ACTIVATION_SILU,
+                                 .gated = true,
+                                 .normalize = true,
+                                 .names = &names});
+    y = zf_output(y, "y");
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    fill(t, p, g, in);
+    if (t->failed || t->unwound) return;
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, y, out, sizeof out), zf_program_error(p));
+    read_param(t, p, g, "gate.weight", router);
+    read_param(t, p, g, "experts.w1.weight", w1);
+    read_param(t, p, g, "experts.w3.weight", w3);
+    read_param(t, p, g, "experts.w2.weight", w2);
+    for (int i = 0; i < T; i++) {
+        layer_of(in + i * H, router, w1, w3, w2, want);
+        for (int h = 0; h < H; h++) CHECK_NEAR(t, out[i * H + h], want[h], 1e-13);
+    }
+}
+
+static zf_status write_x(void *user, zf_program *p, zf_graph *g)
+{
+    double x[T * H];
+    (void)user;
+    for (int i = 0; i < T * H; i++) x[i] = number(i, 1);
+    return zf_write(p, zf_graph_find(g, "x"), x, sizeof x);
+}
+
+/* The loss of a layer, of its balance in both forms, and of its logits. */
+static zf_tensor loss_of(zf_graph *g, zf_moe_desc d)
+{
+    zf_moe_parts parts[2];
+    zf_tensor x = zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H)), y = x, loss;
+    d.experts = E, d.intermediate = N, d.std = 0.5;
+    for (int k = 0; k < 2; k++) {
+        d.parts = &parts[k];
+        zf_push(g, "%d", k);
+        y = zf_add(y, zf_moe(y, &d));
+        zf_pop(g);
+    }
+    loss = zf_mean(zf_mul(y, y));
+    loss = zf_add(loss, zf_scale(zf_moe_balance_loss(parts, 2, ZF_NONE, ZF_BALANCE_POOLED), 0.3));
+    loss = zf_add(loss, zf_scale(zf_moe_balance_loss(parts, 2, ZF_NONE, ZF_BALANCE_LAYERS), 0.2));
+    return zf_add(loss, zf_scale(zf_moe_z_loss(parts, 2, ZF_NONE), 0.1));
+}
+
+TEST_ONCE(moe_has_the_gradient_of_differences)
+{
+    static const zf_moe_desc forms[] = {
+        {.gated = true, .activation = ZF_ACTIVATION_SILU, .normalize = true},
+        {.k = 1, .sigmoid = true, .biased = true, .scale = 1.5},
+        {.k = 3, .residual = true, .gated = true, .activation = ZF_ACTIVATION_GELU},
+        {.k = 2, .capacity = 1, .normalize = true},
+        {.k = 2, .capacity = 0.5, .sigmoid = true, .normalize = true, .scale = 2}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_error error = {ZF_OK, ""};
+        zf_status status;
+        NEED(t, g, NULL);
+        status = zf_check_gradient(loss_of(g, forms[i]),
+                                   &(zf_check_gradient_desc){.write = write_x,
+                                                             .allocator = t->allocator,
+                                                             .seed = 11},
+                                   &error);
+        if (status && !*error.text)
+            snprintf(error.text, sizeof error.text, "%s", zf_graph_error(g));
+        zf_graph_free(g);
+        OK(t, status, error.text);
+    }
+}
+
+/* All tokens choose expert 0, whose capacity is two rows: four tokens get 0, and the other experts
+ * have gradients that are 0. */
+TEST(moe_drops_give_0_and_an_expert_without_rows_has_no_gradient)
+{
+    zf_graph *g = graph_new(t);
+    zf_program *p;
+    zf_tensor x, y, loss, lr;
+    zf_moe_parts parts;
+    double in[T * H], out[T * H], router[E * H] = {0}, w[E * H * N], rate = 0;
+    int32_t counts[E];
+    NEED(t, g, NULL);
+    x = zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H));
+    lr = zf_input(g, "lr", ZF_F64, ZF_SCALAR);
+    y = zf_moe(x, &(zf_moe_desc){.experts = E, .k = 1, .intermediate = N, .capacity = 1,
+                                 .std = 0.5, .parts = &parts});
+    loss = zf_mean(zf_mul(y, y));
+    zf_output(y, "y"), zf_output(parts.counts, "counts"), zf_output(loss, "loss");
+    zf_passes(g, &(zf_training){.loss = loss, .lr = lr, .optimizer = ZF_SGD, .keep_gradients = true});
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    fill(t, p, g, in);
+    if (t->failed || t->unwound) return;
+    for (int i = 0; i < T * H; i++) in[i] = fabs(in[i]) + 0.1;
+    for (int h = 0; h < H; h++) router[h] = 1;
+    OK(t, zf_write(p, x, in, sizeof in), zf_program_error(p));
+    OK(t, zf_write(p, lr, &rate, sizeof rate), zf_program_error(p));
+    OK(t, zf_write(p, zf_graph_find(g, "gate.weight"), router, sizeof router), zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "y"), out, sizeof out), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "counts"), counts, sizeof counts), zf_program_error(p));
+    CHECK(t, counts[0] == T && !counts[1] && !counts[2]);
+    for (int i = 0; i < T * H; i++) CHECK(t, (i < 2 * H) == (out[i] != 0));
+    read_param(t, p, g, "gradient/experts.down_proj.weight", w);
+    for (int i = 0; i < E * H * N; i++) CHECK(t, (i < H * N) == (w[i] != 0));
+}
+
+/* Lion's sign moves the bias of experts by the rate: up of those with fewer choices than the mean. */
+TEST(moe_bias_balances_experts)
+{
+    zf_graph *g = graph_new(t);
+    zf_program *p;
+    zf_tensor x, y, loss, lr;
+    zf_moe_parts parts;
+    double in[T * H], router[E * H] = {0}, bias[E] = {0}, rate = 0.5;
+    const zf_param_group group = {.params = "*e_score_correction_bias",
+                                  .rate = 0.25,
+                                  .no_decay = true,
+                                  .beta1 = 1e-45,
+                                  .optimizer = "lion"};
+    NEED(t, g, NULL);
+    x = zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H));
+    lr = zf_input(g, "lr", ZF_F64, ZF_SCALAR);
+    y = zf_moe(x, &(zf_moe_desc){.experts = E, .k = 1, .intermediate = N, .balance = true,
+                                 .sigmoid = true, .parts = &parts});
+    loss = zf_mean(zf_mul(y, y));
+    zf_output(loss, "loss");
+    zf_param_groups(g, &group, 1);
+    zf_passes(g, &(zf_training){.loss = loss, .lr = lr, .optimizer = ZF_SGD});
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    fill(t, p, g, in);
+    if (t->failed || t->unwound) return;
+    for (int i = 0; i < T * H; i++) in[i] = fabs(in[i]) + 0.1;
+    for (int h = 0; h < H; h++) router[h] = 1;
+    OK(t, zf_write(p, x, in, sizeof in), zf_program_error(p));
+    OK(t, zf_write(p, lr, &rate, sizeof rate), zf_program_error(p));
+    OK(t, zf_write(p, zf_graph_find(g, "gate.weight"), router, sizeof router), zf_program_error(p));
+    OK(t, zf_write(p, zf_graph_find(g, "gate.e_score_correction_bias"), bias, sizeof bias),
+       zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    read_param(t, p, g, "gate.e_score_correction_bias", bias);
+    CHECK_NEAR(t, bias[0], -0.125, 1e-9);
+    CHECK_NEAR(t, bias[1], 0.125, 1e-9);
+    CHECK_NEAR(t, bias[2], 0.125, 1e-9);
+}
+
+#define SAYS(t, expression, part)                                                                  \
+    do {                                                                                           \
+        zf_graph *says_g = zf_graph_new(&(zf_graph_desc){.allocator = (t)->allocator});            \
+        char text[400];                                                                            \
+        NEED((t), says_g, NULL);                                                                   \
+        x = zf_input(says_g, "x", ZF_F32, ZF_SHAPE(T, H)), g = says_g;                             \
+        (void)(expression), (void)g;                                                               \
+        snprintf(text, sizeof text, "%s", zf_graph_error(says_g));                                 \
+        zf_graph_free(says_g);                                                                     \
+        if (!strstr(text, (part))) CHECK_TEXT((t), text, (part));                                  \
+    } while (0)
+
+TEST(moe_misuse)
+{
+    zf_graph *g;
+    zf_tensor x;
+    SAYS(t, zf_moe(zf_input(g, "one", ZF_F32, ZF_SHAPE(4)), &(zf_moe_desc){.experts = 2}),
+         "zf_moe: x must be [..., hidden]");
+    SAYS(t, zf_moe(x, NULL), "zf_moe: experts = 0 must be 1 or more");
+    SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 2, .capacity = 3}),
+         "zf_moe: capacity = 3 must be 0 to the number of experts, and has no rows");
+    SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 2, .k = 3}), "k = 3 of 2 experts");
+    SAYS(t, zf_moe_balance_loss(&(zf_moe_parts){.scores = x}, 0, ZF_NONE, ZF_BALANCE_POOLED),
+         "zf_moe_balance_loss: there is no layer");
+    SAYS(t, zf_moe_z_loss(&(zf_moe_parts){.logits = x}, 0, ZF_NONE),
+         "zf_moe_z_loss: there is no layer");
+}

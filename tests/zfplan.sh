@@ -384,7 +384,18 @@ holds '10^12 parameters: planned in 100 MB' "$(of plan_peak_bytes) < 100000000"
 fails 1 "zf-plan: stage 0 takes $(of peak) bytes, $(($(of peak) - 1048576)) more than the limit of 1048576" \
     --model gpt $large --micro-batches 64 --memory 1M
 
-misused '--world 6 is no multiple of --tensor 2 times --pipe 2: what is left of it are the ranks along data' \
+# Sequences over c ranks: q and what attention makes, k and v of half as many heads, forward and
+# backward, each (c-1)/c of a piece.
+planned --config docs/data/llama.json --seq 32 --batch 2 --world 4 --context 2
+is 'context: what a rank exchanges' "$(sent all_to_all)" $((2 * 2 * (2 + 2 / 2) * (4 * 2 * 32 * 32 / 2) / 2))
+is 'context: and gradients' "$(sed -n 's/^    "context": \([0-9]*\),$/\1/p' "$work/json")" \
+    $(($(sent all_to_all) + $(sent all_reduce) - $(sed -n 's/^    "data": \([0-9]*\),$/\1/p' "$work/json")))
+is 'context: the ranks' "$("$plan" --config docs/data/llama.json --world 4 --context 2 |
+    sed -n 's/.* ranks (\(.*\)), .*/\1/p')" 'pipe 1, data 2, context 2, tensor 1'
+misused '--world 6 is no multiple of --tensor 1 times --context 4 times --pipe 1: what is left of it are the ranks along data' \
+    --world 6 --context 4
+misused '--search finds ranks along tensor and pipe: without --context' --search --device 1G --context 2 --world 2
+misused '--world 6 is no multiple of --tensor 2 times --context 1 times --pipe 2: what is left of it are the ranks along data' \
     --config docs/data/llama.json --world 6 --tensor 2 --pipe 2
 misused "--tensor 3 does not divide the model's 4 heads" --config docs/data/llama.json --world 3 --tensor 3
 misused '--sections tensor=3 is no multiple of --tensor 2' --config docs/data/llama.json --world 2 \

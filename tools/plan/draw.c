@@ -62,7 +62,7 @@ int plan_print_layout(const options *o)
 {
     zf_block_mask_desc d = {.tokens = o->seq, .heads = o->heads, .causal = o->gpt != 0};
     char text[ZF_CONFIG_LAYOUT];
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     zf_block_mask *mask = NULL;
     zf_block_mask_info info;
     memcpy(text, o->attention, sizeof text);

@@ -46,7 +46,7 @@ void plan_put_options(zf_json_writer *w, const options *o)
                 {"heads", o->heads},       {"vocab", o->vocab},
                 {"seq", o->seq},           {"batch", o->batch},
                 {"world", o->world},       {"data", o->data},
-                {"tensor", o->tensor},     {"pipe", o->pipe},
+                {"context", o->context}, {"tensor", o->tensor},     {"pipe", o->pipe},
                 {"zero", o->t.zero.stage}, {"micro_batches", o->t.zero.micro_batches}};
     zf_json_put_key(w, "model"), zf_json_put_string(w, o->config ? plan_model_name(o)
                                                        : o->gpt  ? "gpt"

@@ -121,7 +121,7 @@ enum { TABLES = 3 };
 
 static int help(const zf_options all[TABLES], const char *topic)
 {
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     fputs("Usage: zf-plan [OPTION]...\n"
           "Print what a training step takes on each of N ranks: bytes by kind, bytes sent, and FLOPs.\n"
           "The model is that of --config FILE, or a BERT or GPT of given sizes, by default BERT-base\n"
@@ -197,18 +197,23 @@ static bool settle_schedule(options *o)
 /* The ranks along each axis; a status + 1 where the world is not their product. */
 static int settle_axes(options *o)
 {
-    const int64_t tensor = o->t.tensor > 1 ? o->t.tensor : 1, sharing = tensor * o->pipe;
-    zf_error error;
-    o->tensor = tensor, o->data = o->world / sharing;
+    const int64_t tensor = o->t.tensor > 1 ? o->t.tensor : 1,
+                  context = o->t.context > 1 ? o->t.context : 1,
+                  sharing = tensor * context * o->pipe;
+    zf_error error = {ZF_OK, ""};
+    o->tensor = tensor, o->context = context, o->data = o->world / sharing;
     if ((o->pipe > 1 || o->search) && (o->svg || o->html))
         return misuse("--svg and --html are of a rank that has all layers: without --pipe and "
                       "--search") +
                1;
+    if (o->search && context > 1)
+        return misuse("--search finds ranks along tensor and pipe: without --context") + 1;
     if (o->search) return 0; /* which finds them */
     if (o->data * sharing != o->world)
-        return misuse("--world %lld is no multiple of --tensor %lld times --pipe %lld: what is "
-                      "left of it are the ranks along data",
-                      (long long)o->world, (long long)tensor, (long long)o->pipe) +
+        return misuse("--world %lld is no multiple of --tensor %lld times --context %lld times "
+                      "--pipe %lld: what is left of it are the ranks along data",
+                      (long long)o->world, (long long)tensor, (long long)context,
+                      (long long)o->pipe) +
                1;
     if (o->heads % tensor)
         return misuse("--tensor %lld does not divide the model's %lld heads", (long long)tensor,
@@ -246,7 +251,7 @@ static int read_deepspeed(options *o)
     zf_deepspeed d = {.world = o->world,
                       .version = o->deepspeed_version,
                       .loose = o->deepspeed_loose};
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     bool same;
     if (!o->deepspeed_config) return 0;
     if (zf_deepspeed_load(o->deepspeed_config, &o->t, &d, &error))
@@ -268,7 +273,7 @@ int plan_read_options(int argc, char **argv, options *o)
                                     {.rows = zf_training_options(), .desc = &o->t}};
     named_files files = {.count = 0};
     zf_training t;
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     int ends;
     *o = (options){.t.precision.dtype = NOT_GIVEN, .cost = zf_cost_default()};
     for (int k = 1; k < argc; k++)

@@ -18,7 +18,7 @@ bool plan_recipe(options *o, const zf_options *all, int32_t tables, zf_error *er
     static masked_options own = {.recipe = 1};
     settings s = {.batch = o->examples, .seq = o->seq, .steps = o->steps, .phase = o->phase};
     const settings_default *list = NULL;
-    zf_error none;
+    zf_error none = {ZF_OK, ""};
     if (!o->recipe) return true;
     s.curriculum = o->curriculum;
     if (!o->examples)

@@ -25,7 +25,7 @@ typedef struct options {
     int64_t link, between;        /* bytes a second, in place of the cost table's; 0: that */
     const char *pipe_layers, *schedule_name;
     zf_pipe schedule;     /* that of schedule_name */
-    int64_t tensor, data; /* ranks along these: world is data * tensor * pipe */
+    int64_t tensor, context, data; /* ranks along these and pipe: world is their product */
     bool picture;         /* draw it, however wide it is */
     bool json, fit; /* fit: find the largest models within these bytes of each space; 0: none */
     int64_t device, host, disk;

@@ -231,7 +231,7 @@ static bool measure_model(finder *f)
 {
     options o = *f->o;
     result r;
-    o.pipe = o.tensor = o.data = o.world = o.nodes = o.batch = 1, o.t.tensor = 0;
+    o.pipe = o.tensor = o.context = o.data = o.world = o.nodes = o.batch = 1, o.t.tensor = 0;
     o.t.zero = (zf_zero_desc){.micro_batches = 1};
     if (!plan_of(&o, &r, f->error)) return false;
     f->flops = r.plan.flops, f->parameters = (double)r.plan.parameter_count;

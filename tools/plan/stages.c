@@ -77,7 +77,7 @@ static void count_nodes(const options *o, stage_plan *s)
     const zf_cost *c = &o->cost;
     const int64_t node = o->world / o->nodes;
     double more;
-    if (o->nodes < 2 || node > o->tensor * o->data || c->between.bytes_per_s <= 0) return;
+    if (o->nodes < 2 || node > o->tensor * o->context * o->data || c->between.bytes_per_s <= 0) return;
     more = (double)plan_sent(&s->plan, PLAN_PIPE) *
            (1 / c->between.bytes_per_s - 1 / c->link.bytes_per_s);
     s->estimate.seconds += more, s->estimate.exposed[ZF_RESOURCE_LINK] += more;

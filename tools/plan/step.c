@@ -33,7 +33,7 @@ double plan_now_ms(void)
  * along tensor, or a part of one. */
 static int32_t plan_data_nodes(const options *o)
 {
-    const int64_t each = o->world / o->nodes / o->tensor; /* ranks along data in a node */
+    const int64_t each = o->world / o->nodes / (o->tensor * o->context); /* ranks along data in a node */
     if (o->nodes == 1 || each >= o->data) return 1;
     return (int32_t)(each ? o->data / each : o->data);
 }

@@ -71,8 +71,8 @@ void plan_print_ranks(const options *o)
     printf("stage %lld, %lld ranks", (long long)o->t.zero.stage, (long long)o->world);
     if (o->nodes > 1) printf(" in %lld nodes", (long long)o->nodes);
     if (o->data < o->world)
-        printf(" (pipe %lld, data %lld, tensor %lld)", (long long)o->pipe, (long long)o->data,
-               (long long)o->tensor);
+        printf(" (pipe %lld, data %lld, context %lld, tensor %lld)", (long long)o->pipe,
+               (long long)o->data, (long long)o->context, (long long)o->tensor);
     printf(", %lld micro-batches\n\n", (long long)o->t.zero.micro_batches);
 }
 

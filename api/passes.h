@@ -230,8 +230,9 @@ ZF_API zf_status zf_context(zf_graph *graph, const zf_context_desc *desc);
 typedef struct zf_stages_desc {
     int32_t ranks; /* along pipe, at most as many as there are layers; 0: 1 */
     /* The number of layers of each stage: "3,3,2". NULL: dealt so that the stage with the most
-     * FLOPs has as few as possible. Programs of one store must deal alike, which a graph that
-     * trains and one that does not need not do by themselves */
+     * FLOPs has as few as possible; by zf_passes with zero.store, as in that store. Programs of
+     * one store must deal alike, which a graph that trains and one that does not need not do by
+     * themselves */
     const char *layers;
 } zf_stages_desc;
 ZF_API zf_status zf_stages(zf_graph *graph, const zf_stages_desc *desc);

@@ -70,7 +70,7 @@ static bool zfi_wants_stages(const zf_training *t)
 
 static zf_status zfi_pass_stages(zf_graph *g, const zf_training *t)
 {
-    return zf_stages(g, &t->stages);
+    return zfi_stages(g, &t->stages, t->zero.store);
 }
 
 static bool zfi_wants_precision(const zf_training *t)

@@ -17,7 +17,7 @@
  */
 
 typedef struct zfi_stored_bucket {
-    char *data; /* what this rank has of it */
+    char *data; /* what this rank has of it; NULL: another stage has it */
     zf_dtype dtype;
     int64_t size;  /* elements of all shards, with padding */
     int32_t world; /* shards; 1: it is whole on each rank */
@@ -198,12 +198,12 @@ static int64_t zfi_stored_room(const zf_store *s, const zfi_stored *t)
     return each ? t->shape.dims[1] : zfi_stored_count(t);
 }
 
-/* Where the whole tensor begins; NULL: ranks have parts of it. */
+/* Where the whole tensor begins; NULL: ranks have parts of it, or another stage has it. */
 static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
 {
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     if (!b) return t->host;
-    if (b->world > 1 || (b->each && s->world > 1)) return NULL;
+    if (b->world > 1 || (b->each && s->world > 1) || !b->data) return NULL;
     return b->data + (size_t)t->at * zf_dtype_size(t->dtype);
 }
 

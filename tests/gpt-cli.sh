@@ -95,20 +95,32 @@ weights() {
 }
 check 'weights go out and in' weights
 
-# Ranks along tensor: the bits of one rank with as many sections, which go on on other ranks.
-same_values() {
-    cmp "$1/params.safetensors" "$2/params.safetensors" &&
-        cmp "$1/state.safetensors" "$2/state.safetensors"
+# Ranks along tensor and pipe: the bits of one rank with as many sections, which go on on other ranks.
+# Checkpoints are compared as one rank saves them again.
+one='--eval-batches 1 --micro-batches 4 --sections tensor=2'
+same_values() { # STEPS A B
+    for name in "$2" "$3"; do
+        pretrain --steps "$1" $one --load "$work/$name" --save "$work/$name again" --overwrite || return
+    done
+    for file in params state; do
+        cmp "$work/$2 again/$file.safetensors" "$work/$3 again/$file.safetensors" || return
+    done
 }
 shared() {
-    set -- --eval-batches 1 --micro-batches 2
-    pretrain --steps 3 --sections tensor=2 --save "$work/of one" "$@" &&
-        pretrain --steps 3 --ranks 4 --tensor 2 --zero 2 --save "$work/shared" --eval-batches 1 &&
-        same_values "$work/of one" "$work/shared" &&
-        pretrain --steps 4 --ranks 2 --tensor 2 --load "$work/of one" --save "$work/goes on" "$@" &&
-        pretrain --steps 4 --sections tensor=2 --load "$work/shared" --save "$work/one goes on" "$@" &&
-        same_values "$work/goes on" "$work/one goes on" &&
-        pretrain --steps 4 --load "$work/shared" "$@" &&
+    pretrain --steps 3 $one --save "$work/of one" &&
+        grep '^held out: ' "$work/out" > "$work/of one.held" &&
+        pretrain --steps 3 --ranks 4 --tensor 2 --micro-batches 2 --zero 2 --save "$work/shared" \
+            --eval-batches 1 &&
+        same_values 3 'of one' shared &&
+        pretrain --steps 3 --ranks 8 --tensor 2 --pipe 2 --pipe-layers 1,1 --micro-batches 2 --zero 3 \
+            --save "$work/piped" --eval-batches 1 && grep '^held out: ' "$work/out" > "$work/piped.held" &&
+        cmp "$work/of one.held" "$work/piped.held" && same_values 3 'of one' piped &&
+        pretrain --steps 4 --ranks 2 --tensor 2 --micro-batches 4 --load "$work/piped" \
+            --save "$work/goes on" --eval-batches 1 &&
+        pretrain --steps 4 $one --load "$work/shared" --save "$work/one goes on" &&
+        pretrain --steps 4 --ranks 2 --pipe 2 $one --load "$work/of one" --save "$work/pipe goes on" &&
+        same_values 4 'goes on' 'one goes on' && same_values 4 'goes on' 'pipe goes on' &&
+        pretrain --steps 4 --load "$work/shared" --micro-batches 4 &&
         grep -q 'was trained with 2 sections of sums, not 1: bits differ (--sections tensor=2)' \
             "$work/out"
 }
@@ -121,8 +133,20 @@ check 'ranks that tensor does not divide' fails 1 'gpt: --tensor 3 does not divi
     refused --ranks 4 --tensor 3
 check 'sections that tensor does not divide' fails 2 "gpt: pretrain: --sections tensor=S: S must be \
 a multiple of --tensor; $list" refused --ranks 2 --tensor 2 --sections tensor=3
-check 'weights of a folder' fails 2 "gpt: pretrain: --tensor shares what a checkpoint has: first \
---steps 0 --save DIR without it, then --load DIR; $list" refused --ranks 2 --tensor 2 --init "$work/learned"
+check 'ranks that pipe does not divide' fails 1 'gpt: --tensor 2 times --pipe 2 does not divide the 6 ranks' \
+    refused --ranks 6 --tensor 2 --pipe 2 --micro-batches 2
+check 'stages without micro-batches' fails 2 "gpt: pretrain: --pipe P keeps P stages busy with \
+--micro-batches of P or more; $list" refused --ranks 2 --pipe 2
+check 'more stages than layers' fails 1 "gpt: zf_stages: 3 ranks along pipe, and the graph has 2 layers; \
+each rank has one or more" refused --seq 32 --batch 6 --ranks 3 --pipe 3 --micro-batches 3
+check 'layers of stages' fails 1 'gpt: zf_stages: layers is "2,1", 3 in all, and the graph has 2 layers' \
+    refused --seq 32 --ranks 2 --pipe 2 --micro-batches 2 --pipe-layers 2,1
+check 'layers without stages' fails 2 "gpt: pretrain: --pipe-layers requires --pipe; $list" \
+    refused --pipe-layers 1,1
+check 'stages of sequences' fails 2 "gpt: pretrain: --context and --pipe exclude each other; $list" \
+    refused --ranks 4 --pipe 2 --context 2 --micro-batches 2
+check 'weights of a folder' fails 2 "gpt: pretrain: --tensor and --pipe share what a checkpoint has: first \
+--steps 0 --save DIR without them, then --load DIR; $list" refused --ranks 2 --tensor 2 --init "$work/learned"
 
 # A model of blocks generates with them, as a checkpoint and as a folder; its weights do not become those
 # of a model that sees all by an oversight.

@@ -98,7 +98,26 @@ static zf_status zfi_deal_by_text(zfi_stager *s, const char *text)
     return ZF_OK;
 }
 
-static zf_status zfi_deal_layers(zfi_stager *s, const char *text)
+/* As the parameters of layers are dealt in a store; a layer without any is with the one before.
+ * False: it has none of them. */
+static bool zfi_deal_by_store(zfi_stager *s, const zf_store *store)
+{
+    const zf_graph *g = s->graph;
+    const int32_t layers = zfi_len(s->layers.list);
+    bool some = false;
+    for (int32_t k = 0; k < layers; k++) s->stage[k] = -1;
+    for (int32_t k = 0; k < zfi_len(g->params); k++) {
+        const int32_t of = s->layers.of[g->params[k]],
+                      at = zfi_store_find(store, g->nodes[g->params[k]].name),
+                      stage = of < 0 || at < 0 ? 0 : store->tensors[at].stage;
+        if (stage) s->stage[of] = stage - 1, some = true;
+    }
+    for (int32_t k = 0; k < layers; k++)
+        if (s->stage[k] < 0) s->stage[k] = k ? s->stage[k - 1] : 0;
+    return some;
+}
+
+static zf_status zfi_deal_layers(zfi_stager *s, const char *text, const zf_store *store)
 {
     zf_graph *g = s->graph;
     const int32_t layers = zfi_len(s->layers.list);
@@ -114,6 +133,7 @@ static zf_status zfi_deal_layers(zfi_stager *s, const char *text)
     s->stage = zfi_calloc(&g->memory, (size_t)layers, sizeof *s->stage);
     if (!s->stage) return zfi_graph_nomem(g);
     if (text && *text) return zfi_deal_by_text(s, text);
+    if (store && zfi_deal_by_store(s, store)) return ZF_OK;
     return zfi_deal_by_flops(s) ? ZF_OK : zfi_graph_nomem(g);
 }
 
@@ -182,11 +202,15 @@ static void zfi_stage_nodes(zfi_stager *s)
 }
 
 static const zf_option zfi_stages_options[] = {
-    ZF_OPTION(zf_stages_desc, COUNT, ranks, 1, "[1,32766]", .flag = ""),
-    ZF_OPTION(zf_stages_desc, TEXT, layers, 0, NULL, .flag = ""),
+    ZF_OPTION(zf_stages_desc, COUNT, ranks, 1, "[1,32766]", .flag = "pipe", .topic = "ranks",
+              .unit = "P", .traits = ZF_OPTION_BASIC,
+              .help = "ranks of which each has some of the layers; the others share the batch"),
+    ZF_OPTION(zf_stages_desc, TEXT, layers, 0, NULL, .flag = "pipe-layers", .unit = "N,N,...",
+              .with = "ranks", .help = "the number of layers of each stage; without it by FLOPs"),
     {.name = NULL}};
 
-ZF_API zf_status zf_stages(zf_graph *g, const zf_stages_desc *desc)
+/* Stages; `store`: layers whose parameters it has are dealt as there; NULL: none. */
+static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_store *store)
 {
     zf_stages_desc d = desc ? *desc : (zf_stages_desc){.ranks = 0};
     zfi_stager s = {.graph = g};
@@ -199,10 +223,15 @@ ZF_API zf_status zf_stages(zf_graph *g, const zf_stages_desc *desc)
     scope = g->scope;
     s.ranks = d.ranks, s.nodes = zfi_len(g->nodes);
     if (zfi_layers_begin(&s.layers, g)) zfi_find_numbered_layers(&s.layers);
-    if (!g->memory.failed && !zfi_deal_layers(&s, d.layers) && s.ranks > 1) zfi_stage_nodes(&s);
+    if (!g->memory.failed && !zfi_deal_layers(&s, d.layers, store) && s.ranks > 1) zfi_stage_nodes(&s);
     zfi_free(&g->memory, s.stage, (size_t)zfi_len(s.layers.list) * sizeof *s.stage);
     zfi_layers_end(&s.layers, (size_t)s.nodes);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);
+}
+
+ZF_API zf_status zf_stages(zf_graph *g, const zf_stages_desc *desc)
+{
+    return zfi_stages(g, desc, NULL);
 }

@@ -196,8 +196,10 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
         for (; m > 0; m--) { /* by bucket and place; they are nearly in this order */
             const zfi_member last = c->members[m - 1];
             int32_t other = zfi_taken(c, &g->nodes[last.param], store, world);
-            if (store->tensors[other].bucket < t->bucket ||
-                (store->tensors[other].bucket == t->bucket && last.at < t->at))
+            const zfi_stored *its = &store->tensors[other]; /* stages know buckets in their own order */
+            if (its->stage != t->stage ? its->stage < t->stage
+                : its->bucket != t->bucket ? its->bucket < t->bucket
+                                           : last.at < t->at)
                 break;
             c->members[m - 1] = c->members[m], c->members[m] = last;
         }

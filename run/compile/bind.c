@@ -457,8 +457,33 @@ static zf_status zfi_check_dealt(const zf_program *p, const zfi_node *leaf)
                     leaf->name, its, ours);
 }
 
+/* Notes the bucket in which another stage has its parameter, so that zf_zero cuts all programs of the
+ * store alike on all ranks. */
+static zf_status zfi_note_away_bucket(zf_program *p, int32_t id, int32_t index, int32_t *bucket_of)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *leaf = &g->nodes[id], *home = &g->nodes[leaf->held];
+    zf_store *s = p->store;
+    int32_t k = 0;
+    if (leaf->op != ZF_OP_param || home->op != ZF_OP_bucket) return ZF_OK;
+    if (bucket_of[leaf->held] < 0) {
+        const zfi_stored_bucket b = {.dtype = home->dtype,
+                                     .size = ZF_INT(home, bucket, size),
+                                     .world = (int32_t)zfi_max(1, ZF_INT(home, bucket, world)),
+                                     .nodes = g->mesh_nodes,
+                                     .flat = true,
+                                     .space = (zf_space)home->space};
+        bucket_of[leaf->held] = zfi_len(s->buckets);
+        if (!zfi_push(&s->memory, s->buckets, b)) return zfi_graph_nomem(p->graph);
+    }
+    while (home->args[k] != id) k++;
+    s->tensors[index].bucket = bucket_of[leaf->held];
+    s->tensors[index].at = ((const int64_t *)ZF_LIST(home, bucket, at).data)[k];
+    return ZF_OK;
+}
+
 /* Notes the parameters and states of other stages, of which the store has names and types. */
-static zf_status zfi_bind_away(zf_program *p)
+static zf_status zfi_bind_away(zf_program *p, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
     zf_store *s = p->store;
@@ -469,12 +494,14 @@ static zf_status zfi_bind_away(zf_program *p)
         zf_shape shape = leaf->shape;
         int32_t index = -1;
         char name[ZFI_PIECE_NAME];
+        bool known;
         if ((status = zfi_check_dealt(p, leaf)) ||
             (!rows && (status = zfi_bind_leaf(p, g->away[i], false, &index))))
             continue;
         snprintf(name, sizeof name, "%.*s",
                  (int)(rows ? zfi_whole_name(leaf->name) : strlen(leaf->name)), leaf->name);
         if (rows) shape.dims[0] = rows, index = zfi_store_find(s, name);
+        known = index >= 0 && !s->tensors[index].host;
         if (index < 0)
             index = zfi_store_add(s, (zfi_stored){.name = name,
                                                   .op = leaf->op,
@@ -485,6 +512,8 @@ static zf_status zfi_bind_away(zf_program *p)
         s->tensors[index].shape = shape, s->tensors[index].spread = leaf->spread;
         s->tensors[index].stage = leaf->stage;
         status = zfi_note_role(p, index, leaf);
+        if (!status && !known && !rows)
+            status = zfi_note_away_bucket(p, g->away[i], index, bucket_of);
     }
     return status;
 }
@@ -519,7 +548,7 @@ static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_
         p->tensor_of[g->declared[i]] = zfi_store_find(p->store, g->nodes[g->declared[i]].name);
     if (!status) status = zfi_check_masters(p);
     if (!status) status = zfi_check_tiled(p);
-    return status ? status : zfi_bind_away(p);
+    return status ? status : zfi_bind_away(p, bucket_of);
 }
 
 /* Sets the address of each node's value: its place; the store; inside its operand, for a view;

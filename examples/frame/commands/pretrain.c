@@ -240,9 +240,17 @@ static bool save(run *r)
 static bool shares_layers(const run_job *job, zf_error *error)
 {
     const zf_training *t = &job->o.training;
-    return job->ranks.world % sample_sharing(t) == 0 ||
-           fail(error, ZF_ERR_ARGUMENT, "--%s %d does not divide the %d ranks",
-                t->tensor > 1 ? "tensor" : "context", (int)sample_sharing(t),
+    const struct {
+        const char *name;
+        int32_t ranks;
+    } axes[] = {{"tensor", t->tensor}, {"context", t->context}, {"pipe", t->stages.ranks}};
+    char product[120] = "";
+    if (job->ranks.world % sample_sharing(t) == 0) return true;
+    for (int k = 0; k < 3; k++)
+        if (axes[k].ranks > 1)
+            snprintf(product + strlen(product), sizeof product - strlen(product), "%s--%s %d",
+                     *product ? " times " : "", axes[k].name, (int)axes[k].ranks);
+    return fail(error, ZF_ERR_ARGUMENT, "%s does not divide the %d ranks", product,
                 (int)job->ranks.world);
 }
 
@@ -541,13 +549,14 @@ static void print_beginning(const run *r)
     printf(", %.3g GFLOP a step, plan %.3g MiB", 1e-9 * step_flops(r),
            (double)info.peak_bytes / 1048576);
     if (info.plan.inverted) printf(", %d values recomputed by invert", (int)info.plan.inverted);
-    if (job->ranks.world > 1)
-        printf(" on each of %d ranks (%.0d%sZeRO stage %d)", (int)job->ranks.world,
-               job->ranks.world == run_data_ranks(job) ? 0 : sample_sharing(&o->training),
-               job->ranks.world == run_data_ranks(job) ? ""
-               : o->training.tensor > 1                ? " along tensor, "
-                                                       : " along context, ",
-               (int)o->training.zero.stage);
+    if (job->ranks.world > 1) {
+        const zf_training *t = &o->training;
+        printf(" on each of %d ranks (", (int)job->ranks.world);
+        if (t->stages.ranks > 1) printf("%d along pipe, ", (int)t->stages.ranks);
+        if (t->context > 1) printf("%d along context, ", (int)t->context);
+        if (t->tensor > 1) printf("%d along tensor, ", (int)t->tensor);
+        printf("ZeRO stage %d)", (int)t->zero.stage);
+    }
     printf("\n");
     shape_phases_tell(&job->phases);
     if (o->cost) print_estimate(r);

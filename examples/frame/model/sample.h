@@ -117,7 +117,7 @@ typedef struct objective {
     int64_t least_sequence;
     bool no_dropout; /* a model with dropout is an error */
     bool joins; /* checkpoints have parameters besides those of the session that trains */
-    bool shares_layers; /* ranks along tensor can share a model that is trained for it */
+    bool shares_layers; /* ranks along tensor and pipe can share a model that is trained for it */
     bool scores_texts; /* texts get a score, of a model with zf_config_facts.scores */
     zf_folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 
@@ -218,10 +218,11 @@ typedef struct sample_model {
     const char *(*unlike)(const void *config);
 } sample_model;
 
-/* Ranks with one part of the batch: those along tensor or context. */
+/* Ranks with one part of the batch: those along tensor, context and pipe. */
 static inline int32_t sample_sharing(const zf_training *t)
 {
-    return (t->tensor > 1 ? t->tensor : 1) * (t->context > 1 ? t->context : 1);
+    return (t->tensor > 1 ? t->tensor : 1) * (t->context > 1 ? t->context : 1) *
+           (t->stages.ranks > 1 ? t->stages.ranks : 1);
 }
 
 #endif

@@ -51,6 +51,7 @@ static zf_training sharing_training(const session *s, const session_desc *d)
     if (d->with == SESSION_BASE) t.lora = (zf_lora_desc){.rank = 0};
     if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
     t.tensor = from->tensor, t.context = from->context, t.sections = from->sections;
+    t.stages = from->stages;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
     t.zero.hold |= d->hold && brings_parameters(from, s->world);
     t.prefetch = from->prefetch, t.cost = from->cost;
@@ -101,9 +102,10 @@ static void set_sharing(session *s, const session_desc *d)
     const zf_zero_desc *zero = &d->training.zero;
     const zf_comm *comm = d->share ? d->share->comm : d->comm;
     s->comm = comm;
-    const zf_training *training = d->share ? &d->share->training : &d->training;
-    const int32_t sharing = sample_sharing(training); /* ranks with one part of the batch */
-    s->rank = comm ? comm->rank / sharing : 0, s->world = comm ? comm->world / sharing : 1;
+    const zf_training *t = d->share ? &d->share->training : &d->training;
+    const int32_t sharing = sample_sharing(t), pipe = t->stages.ranks > 1 ? t->stages.ranks : 1;
+    s->world = comm ? comm->world / sharing : 1; /* along data, the axis before pipe */
+    s->rank = comm ? comm->rank / (sharing / pipe) % s->world : 0;
     s->micro_batches = zero->micro_batches ? zero->micro_batches : 1;
     s->buckets = d->share ? d->share->buckets
                           : comm || zero->stage || s->micro_batches > 1 ||

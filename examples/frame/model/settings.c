@@ -334,21 +334,24 @@ static const char *wrong_onebit(const settings *o)
     return NULL;
 }
 
-/* What ranks that share layers cannot do yet. */
-static const char *wrong_tensor(const settings *o)
+/* What ranks that share layers or have some of them cannot do yet. */
+static const char *wrong_axes(const settings *o)
 {
     const zf_training *t = &o->training;
-    if (t->tensor < 2 && t->sections.tensor < 2) return NULL;
+    const bool cut = t->tensor > 1 || t->sections.tensor > 1, pipe = t->stages.ranks > 1;
     if (t->tensor > 1 && t->sections.tensor && t->sections.tensor % t->tensor)
         return "--sections tensor=S: S must be a multiple of --tensor";
-    if (o->device.kind != DEVICE_CPU) return "--tensor and --sections are for --device cpu";
-    if (settings_adapts(o)) return "--tensor and --lora exclude each other";
+    if (cut && o->device.kind != DEVICE_CPU) return "--tensor and --sections are for --device cpu";
+    if (!cut && !pipe) return NULL;
+    if (pipe && settings_micro_batches(o) < t->stages.ranks)
+        return "--pipe P keeps P stages busy with --micro-batches of P or more";
+    if (settings_adapts(o)) return "--tensor and --pipe exclude --lora";
     if (o->init && !o->load)
-        return "--tensor shares what a checkpoint has: first --steps 0 --save DIR without it, then "
-               "--load DIR";
-    if (o->memory) return "--tensor and --memory exclude each other";
+        return "--tensor and --pipe share what a checkpoint has: first --steps 0 --save DIR without "
+               "them, then --load DIR";
+    if (o->memory) return "--tensor and --pipe exclude --memory";
     if (o->dump_grads || o->dump)
-        return "--tensor and files of one rank (--dump) exclude each other";
+        return "--tensor and --pipe exclude files of one rank (--dump)";
     return NULL;
 }
 
@@ -360,6 +363,7 @@ static const char *wrong_context(const settings *o)
     if (t->context > 1 && t->sections.context && t->sections.context % t->context)
         return "--sections context=S: S must be a multiple of --context";
     if (t->tensor > 1 || t->sections.tensor > 1) return "--context and --tensor exclude each other";
+    if (t->stages.ranks > 1) return "--context and --pipe exclude each other";
     if (o->device.kind != DEVICE_CPU) return "--context is for --device cpu";
     if (o->memory) return "--context and --memory exclude each other";
     return NULL;
@@ -387,7 +391,7 @@ static const char *wrong(const settings *o)
     if (o->corpus && !o->steps && !o->eval_batches && !o->save)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
     if (wrong_onebit(o)) return wrong_onebit(o);
-    return wrong_tensor(o) ? wrong_tensor(o) : wrong_context(o);
+    return wrong_axes(o) ? wrong_axes(o) : wrong_context(o);
 }
 
 /* Resolves all but the description of the passes. */
@@ -597,6 +601,8 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
                     (long long)sample->objective->least_sequence, (long long)o->seq);
     if (sample_sharing(&o->training) > 1 && !sample->objective->shares_layers)
         return fail(error, ZF_ERR_ARGUMENT, "--%s is for pretrain and finetune",
-                    o->training.tensor > 1 ? "tensor" : "context");
+                    o->training.tensor > 1    ? "tensor"
+                    : o->training.context > 1 ? "context"
+                                              : "pipe");
     return !(sample->wrong && refuse(error, sample->wrong(o))) && !refuse(error, wrong(o));
 }

@@ -1313,4 +1313,124 @@ check 'a vocabulary over the corpus' meets "--vocab $work/meeting: it is the fil
 check 'two outputs on one file' meets "--log $work/both: it is the file of --report" \
     "$bert" pretrain --corpus "$work/meeting" --vocab "$work/meeting2" --log "$work/both" --report "$work/both"
 
+# ------------------------------------------------------------------------------ texts with labels
+
+small=tests/golden/hf/bert
+awk 'BEGIN { printf "id,text,label\r\n"
+    for (i = 0; i < 40; i++)
+        printf "%d,\"the %s, \"\"%s\"\"\",%s\r\n", i, i % 2 ? "cat" : "bird", i % 3 ? "sings" : "saw",
+            i % 2 ? "no \303\251" : "yes" }' > "$work/labels.csv"
+awk 'BEGIN { for (i = 0; i < 40; i++)
+    printf "{\"a\": \"the %s\", \"b\": \"saw\", \"y\": %s}\n", i % 2 ? "cat" : "bird",
+        i % 2 ? "1.5" : "-1" }' > "$work/numbers.jsonl"
+classified() { # DATA OPTIONS...
+    data=$1
+    shift
+    run "$bert" finetune --model $small --data "$work/$data" --precision f32 --quiet "$@"
+}
+learns_labels() {
+    classified labels.csv --steps 60 --lr 1e-2 --save "$work/labels" && [ $status = 0 ] &&
+        grep -Fq 'held out: accuracy 100.0% of 2 texts' "$work/out" &&
+        run "$bert" eval --load "$work/labels" --data "$work/labels.csv" && [ $status = 0 ] &&
+        grep -Fq 'accuracy 100.0% of 40 texts' "$work/out"
+}
+check 'labels are learned' learns_labels
+uses_labels() {
+    printf 'text\nthe cat\nthe bird\n' > "$work/new.csv"
+    run "$bert" export --load "$work/labels" "$work/exported" && [ $status = 0 ] &&
+        run "$bert" classify --load "$work/exported" --data "$work/new.csv" --dtype f32 &&
+        [ $status = 0 ] && [ "$(sed 's/,.*//' "$work/out" | tr '\n' ' ')" = \
+        "$(printf '{"label":"no \303\251" {"label":"yes" ')" ] &&
+        mv "$work/out" "$work/first" &&
+        run "$bert" classify --load "$work/labels" --data "$work/new.csv" --dtype f32 --batch 1 &&
+        cmp "$work/out" "$work/first"
+}
+check 'labels of an exported folder' uses_labels
+learns_numbers() {
+    classified numbers.jsonl --task regress --text a --pair b --label y --steps 60 --lr 1e-2 \
+        --save "$work/numbers" && [ $status = 0 ] && grep -q 'held out: mean squared error .*, mean distance 0\.' "$work/out" &&
+        run "$bert" classify --load "$work/numbers" --data "$work/numbers.jsonl" --text a --pair b &&
+        [ $status = 0 ] && [ "$(sed -n '2s/^{"number":1\.[1-9].*/good/p' "$work/out")" = good ]
+}
+check 'numbers of pairs are learned' learns_numbers
+shares_labels() {
+    classified labels.csv --steps 4 --batch 8 --micro-batches 4 --dump "$work/four" && [ $status = 0 ] &&
+        classified labels.csv --steps 4 --batch 8 --ranks 4 --zero 3 --dump "$work/ranks" &&
+        [ $status = 0 ] && cmp "$work/four" "$work/ranks"
+}
+check 'ranks share texts with labels' shares_labels
+resumes_labels() {
+    classified labels.csv --steps 6 --warmup 1 --schedule constant --dump "$work/whole" && [ $status = 0 ] &&
+        classified labels.csv --steps 3 --warmup 1 --schedule constant --save "$work/texts" &&
+        [ $status = 0 ] &&
+        classified labels.csv --steps 6 --warmup 1 --schedule constant --load "$work/texts" \
+            --dump "$work/rest" && [ $status = 0 ] && cmp "$work/whole" "$work/rest"
+}
+check 'texts with labels go on' resumes_labels
+
+# refused TEXT CSV OPTIONS...: texts with labels that are an error.
+refused() {
+    text=$1
+    printf "$2" > "$work/bad.csv"
+    shift 2
+    fails 1 "bert: $text" "$bert" finetune --model $small --data "$work/bad.csv" --steps 1 --quiet "$@"
+}
+check 'no such column' refused "$work/bad.csv:1: there is no column \"label\"" 'text,kind\na,b\n'
+check 'an empty text' refused "$work/bad.csv:3: \"text\" is empty" 'text,label\na,b\n,c\n'
+check 'an empty label' refused "$work/bad.csv:3: \"label\" is empty" 'text,label\na,b\nb,\n'
+check 'one label' \
+    refused "$work/bad.csv: all texts have the label \"x\"; two labels at least are needed" \
+    'text,label\na,x\nb,x\n'
+check 'one text' refused "$work/bad.csv has 1 texts, and 2 are needed" 'text,label\na,x\n'
+check 'an open quote' refused "$work/bad.csv:3: a quote is not closed, or has text after it" \
+    'text,label\na,x\n"b,x'
+check 'a column too many' refused "$work/bad.csv:2: there are 3 columns, and 2 in the first line" \
+    'text,label\na,b,c\n'
+check 'many columns' refused "$work/bad.csv:1: there are more than 256 columns" \
+    "$(awk 'BEGIN { for (i = 0; i < 300; i++) printf "a," }')"
+check 'a long label' refused "$work/bad.csv: labels have at most 8191 bytes in all, and no line breaks;\
+ is it a column of labels?" "$(awk 'BEGIN { printf "text,label\\na,"; for (i = 0; i < 9000; i++) printf "x" }')\\nb,c\\n"
+check 'a label that is no number' \
+    refused "$work/bad.csv: text 2 has the label \"x\", which is no number" 'text,label\na,1\nb,x\n' \
+    --task regress
+check 'rows without room' refused "$work/bad.csv:2: rows of 3 tokens have no room for a text" \
+    'text,label,pair\na,1,b\nb,2,c\n' --seq 3 --pair pair
+check 'a label that the model does not have' \
+    fails 1 "bert: $work/labels.csv: text 1 has the label \"yes\", which is none of the model's:\
+ bad, or worse, so \"so\", gut $(printf '\303\251')" "$bert" finetune --model tests/golden/encoders/bert-labels \
+    --tokenizer $small --data "$work/labels.csv" --steps 1 --quiet
+check 'labels of a model for numbers' \
+    fails 1 'bert: the model gives a number already: --task regress' "$bert" finetune \
+    --model "$work/numbers" --data "$work/labels.csv" --steps 1 --quiet
+check 'words of a model with labels' \
+    fails 1 "bert: $work/labels is a model with labels, which predicts no words: finetune trains it,\
+ classify uses it" "$bert" fill --load "$work/labels" 'a [MASK]'
+check 'labels of a model for words' \
+    fails 1 "bert: $small has no labels: finetune trains a model for them" "$bert" classify \
+    --load $small --data "$work/new.csv"
+check 'labels without texts' misused 'texts with labels are needed: --data FILE' finetune --model $small \
+    --corpus x --vocab y
+check 'adapters of models with labels' misused '--lora is for models that predict tokens' finetune \
+    --model $small --data x --lora r=2
+check 'norms in front in another family' \
+    fails 1 'bert: --pre-norm is for BERT; tests/golden/encoders/roberta is of another family' "$bert" \
+    pretrain --model tests/golden/encoders/roberta --corpus docs/data/stories.txt \
+    --vocab docs/data/vocab.txt --pre-norm --seq 16 --steps 1 --quiet
+
+check 'a number of a model with labels' \
+    fails 1 'bert: the model has labels already: --task classify' "$bert" finetune --task regress \
+    --model "$work/labels" --data "$work/labels.csv" --label id --steps 1 --quiet
+check 'first values of another family' \
+    fails 1 'bert: --first-positions and --first-bias are for BERT: this family has no'\
+' bert.embeddings.position_embeddings.weight' "$bert" pretrain --model tests/golden/encoders/roberta/config.json \
+    --batch-file tests/golden/encoders/batch.safetensors --first-positions sinusoids --steps 1 --quiet
+
+mkdir "$work/bare"
+echo '{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+ "post_processor": null, "decoder": null, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}' \
+    > "$work/bare/tokenizer.json"
+check 'a tokenizer without a frame' \
+    fails 1 "bert: the tokenizer puts 0 tokens around a text; texts with labels need one before and\
+ one after it" "$bert" finetune --model $small --tokenizer "$work/bare" --data "$work/labels.csv" --steps 1 --quiet
+
 total

@@ -667,8 +667,9 @@ TEST_ONCE(bert_configurations_that_are_refused)
          "\"mish\""},
         {SIZES("6", "3") ", \"position_embedding_type\": \"relative_key\"}",
          ":2:78: position_embedding_type must be \"absolute\", not \"relative_key\""},
-        {SIZES("6", "3") ", \"model_type\": \"roberta\"}",
-         ":2:65: model_type must be \"bert\", not \"roberta\""},
+        {SIZES("6", "3") ", \"model_type\": \"electra\"}",
+         ":2:65: model_type must be \"bert\", \"roberta\", \"xlm-roberta\", \"camembert\", "
+         "\"distilbert\" or \"modernbert\", not \"electra\""},
         {SIZES("6", "3") ", \"is_decoder\": true}", ":2:65: is_decoder must be false, not true"},
         {SIZES("6", "3") ", \"add_cross_attention\": true}",
          ":2:74: add_cross_attention must be false, not true"},

@@ -37,7 +37,6 @@ int bert_command_pretrain(int argc, char **argv)
                             argc, argv);
 }
 
-int bert_command_eval(int argc, char **argv) { return evaluate_command(&bert_sample, argc, argv); }
 int bert_command_export(int argc, char **argv) { return export_command(&bert_sample, argc, argv); }
 
 typedef struct vocab_options {
@@ -116,6 +115,7 @@ int bert_command_fill(int argc, char **argv)
         return command_error("%s", error.text);
     d.threads = folder_threads(&o.from), d.average = o.from.average;
     good = session_config(&bert_sample, o.from.load, NULL, &config, &error) &&
+           masked_predicts(&config, o.from.load, &error) &&
            session_open_folder(&s, o.from.load, &d, o.from.dtype, &error);
     if (good) {
         const int64_t most = zf_config_positions(bert_sample.config, &config);

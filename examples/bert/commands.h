@@ -6,6 +6,8 @@
 
 int bert_command_pretrain(int argc, char **argv);
 int bert_command_vocab(int argc, char **argv);
+int bert_command_finetune(int argc, char **argv);
+int bert_command_classify(int argc, char **argv);
 int bert_command_eval(int argc, char **argv);
 int bert_command_fill(int argc, char **argv);
 int bert_command_tokenize(int argc, char **argv);

@@ -15,7 +15,11 @@
 
 static bool put(session *s, const char *name, const float *values, zf_error *error)
 {
-    return !zf_weights_put(s->program, zf_graph_find(s->graph, name), values, error);
+    const zf_tensor param = zf_graph_find(s->graph, name);
+    if (!zf_valid(param))
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--first-positions and --first-bias are for BERT: this family has no %s", name);
+    return !zf_weights_put(s->program, param, values, error);
 }
 
 void bert_sinusoids(float *table, int64_t rows, int64_t width, double std)

@@ -3,6 +3,8 @@
 
 static const command commands[] = {
     {"pretrain", "train on masked words and next sentences", bert_command_pretrain},
+    {"finetune", "train a model of a folder to give texts labels, or numbers", bert_command_finetune},
+    {"classify", "the labels, or numbers, of texts", bert_command_classify},
     {"vocab", "make a WordPiece vocabulary from a text", bert_command_vocab},
     {"eval", "loss and accuracy of a checkpoint on the held-out part of a text", bert_command_eval},
     {"tokenize", "print the ids or tokens of texts", bert_command_tokenize},

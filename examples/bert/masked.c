@@ -21,12 +21,29 @@ static bool new_data(dataset *d, zf_error *error)
     return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
+bool masked_predicts(const void *config, const char *folder, zf_error *error)
+{
+    return !((const bert_config *)config)->task ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s is a model with labels, which predicts no words: finetune trains it, classify "
+                "uses it",
+                folder);
+}
+
+/* The model predicts words, and is what the options say. */
+static bool fits_model(const settings *o, const bert_config *c, zf_error *error)
+{
+    if (!masked_predicts(c, o->evaluates ? o->load : o->model, error)) return false;
+    return !c->pre_norm || c->family == BERT_BERT ||
+           fail(error, ZF_ERR_ARGUMENT, "--pre-norm is for BERT; %s is of another family", o->model);
+}
+
 static bool open_file(dataset *d, settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error)
 {
     bert_config *c = config;
     bert_batch_file *f;
-    if (!new_data(d, error) ||
+    if (!fits_model(o, c, error) || !new_data(d, error) ||
         !(f = bert_batch_file_load(o->batch_file, *facts->vocab, c->types, error)))
         return false;
     ((masked_data *)d->own)->file = f;
@@ -50,7 +67,7 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
                             .mask = zf_wordpiece_id(d->vocab, "[MASK]")};
     masked_data *data;
     char err[512] = "out of memory";
-    if (!new_data(d, error)) return false;
+    if (!fits_model(o, c, error) || !new_data(d, error)) return false;
     data = d->own;
     if (own->no_nsp) c->nsp = 0;
     e.single = !c->nsp;

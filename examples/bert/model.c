@@ -1,115 +1,95 @@
 #include "model.h"
 
-#include <string.h>
-
-/* ------------------------------------------------------------------------------ configuration */
-
-static const char *architecture_of(const void *config)
-{
-    return ((const bert_config *)config)->nsp ? "BertForPreTraining" : "BertForMaskedLM";
-}
-
-static void read_architecture(void *config, const char *name)
-{
-    ((bert_config *)config)->nsp = strcmp(name, "BertForMaskedLM") != 0;
-}
-
-/* Of poolers of the first files. */
-static const char *const other_keys[] = {
-    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-    "pooler_size_per_head", "pooler_type", NULL};
-
-#define AT(member) offsetof(bert_config, member)
-const zf_config_table bert_config_table = {
-    .types = {"bert"},
-    .bytes = sizeof(bert_config),
-    .defaults = &(const bert_config){.vocab = 30522,
-                                     .positions = 512,
-                                     .types = 2,
-                                     .eps = 1e-12,
-                                     .dropout = 0.1,
-                                     .attention_dropout = 0.1,
-                                     .std = 0.02,
-                                     .tied = 1,
-                                     .nsp = 1},
-    .sizes = {{"tiny", 2, 128, 2, 0, 0},
-              {"mini", 4, 256, 4, 0, 0},
-              {"small", 4, 512, 8, 0, 0},
-              {"medium", 8, 512, 8, 0, 0},
-              {"base", 12, 768, 12, 0, 0},
-              {"large", 24, 1024, 16, 0, 0}},
-    .rows = {{"vocab_size", ZF_CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
-              .use = ZF_CONFIG_NEEDED},
-             {"hidden_size", ZF_CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
-              .use = ZF_CONFIG_NEEDED},
-             {"num_hidden_layers", ZF_CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
-              .use = ZF_CONFIG_NEEDED},
-             {"num_attention_heads", ZF_CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
-              .use = ZF_CONFIG_NEEDED},
-             {"intermediate_size", ZF_CONFIG_COUNT, .at = AT(intermediate), .least = 1,
-              .most = 1 << 22, .use = ZF_CONFIG_NEEDED},
-             {"max_position_embeddings", ZF_CONFIG_COUNT, .at = AT(positions), .least = 8,
-              .most = 1 << 24},
-             {"type_vocab_size", ZF_CONFIG_COUNT, .at = AT(types), .least = 1, .most = 1 << 16},
-             {"layer_norm_eps", ZF_CONFIG_NUMBER, .at = AT(eps), .most = 1},
-             {"hidden_act", ZF_CONFIG_ACTIVATION, .at = AT(activation)},
-             {"hidden_dropout_prob", ZF_CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
-             {"attention_probs_dropout_prob", ZF_CONFIG_NUMBER, .at = AT(attention_dropout),
-              .most = 0.999},
-             {"initializer_range", ZF_CONFIG_NUMBER, .at = AT(std), .most = 10},
-             {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)},
-             {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
-             {"position_embedding_type", ZF_CONFIG_TEXT, .text = "absolute"},
-             {.key = "is_decoder", .kind = ZF_CONFIG_FALSE},
-             {"zeroflow_pre_layer_norm", ZF_CONFIG_TRUTH, .at = AT(pre_norm),
-              .use = ZF_CONFIG_RARE},
-             {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
-    .keys = other_keys,
-    .vocab = AT(vocab),
-    .positions = AT(positions),
-    .layers = AT(layers),
-    .hidden = AT(hidden),
-    .heads = AT(heads),
-    .intermediate = AT(intermediate),
-    .tied = AT(tied),
-    .pad = AT(pad),
-    .dropouts = {AT(dropout), AT(attention_dropout)},
-    .layout = AT(layout),
-    .architecture_of = architecture_of,
-    .read_architecture = read_architecture,
-};
-
-bool bert_config_load(const char *name, bert_config *c, zf_error *error)
-{
-    return zf_config_load(&bert_config_table, name, c, error);
-}
-
 /* -------------------------------------------------------------------------------------- graph */
+
+zf_tensor bert_linear(zf_tensor x, const char *name, int64_t out, const bert_config *c)
+{
+    return zf_nn_linear(x, name, out, &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std)});
+}
+
+zf_tensor bert_words(zf_graph *g, const char *name, const bert_config *c)
+{
+    return zf_nn_embedding_table(g, name, c->vocab, c->hidden,
+                                 &(zf_nn_embedding_desc){.std = ZF_GIVEN(c->std)});
+}
+
+zf_tensor bert_seen(const bert_model *m)
+{
+    const zf_shape s = zf_tensor_shape(m->attention_mask);
+    return zf_reshape(m->attention_mask, ZF_SHAPE(s.dims[0], 1, 1, s.dims[1]));
+}
+
+zf_tensor bert_first(zf_tensor x)
+{
+    const zf_shape s = zf_tensor_shape(x);
+    return zf_reshape(zf_slice(x, 1, 0, 1), ZF_SHAPE(s.dims[0], s.dims[2]));
+}
 
 /* Word, position and type embeddings, normalised: [B, T, H]. */
 static zf_tensor embed(zf_graph *g, const bert_config *c, const sample_shape *s, const bert_model *m,
-                       zf_tensor words)
+                       zf_tensor words, int64_t first)
 {
     zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     zf_embedding_desc padding = {.padded = c->pad >= 0, .padding = c->pad};
     zf_tensor positions, types, x;
     zf_push(g, "embeddings");
-    positions = zf_nn_embedding_table(g, "position_embeddings", c->positions, c->hidden, &table);
+    positions =
+        zf_nn_embedding_table(g, "position_embeddings", first + c->positions, c->hidden, &table);
     types = zf_nn_embedding_table(g, "token_type_embeddings", c->types, c->hidden, &table);
     x = zf_embedding_ex(words, m->input_ids, &padding);
     x = zf_add(x, c->types > 1 ? zf_embedding(types, m->token_type_ids) : types);
-    x = zf_add(x, zf_slice(positions, 0, 0, s->sequence));
+    x = zf_add(x, zf_slice(positions, 0, first, first + s->sequence));
     x = zf_dropout(zf_nn_layer_norm(x, "LayerNorm", c->eps), c->dropout);
     zf_pop(g);
     return x;
 }
 
 /* Added to the scores, [B, 1, 1, T]: 0 for a token; for padding so low that its softmax is 0. */
-static zf_tensor mask_bias(zf_graph *g, const sample_shape *s, const bert_model *m)
+static zf_tensor mask_bias(zf_graph *g, const bert_model *m)
 {
-    zf_tensor mask = zf_reshape(m->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
-    return zf_where(mask, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+    return zf_where(bert_seen(m), zf_constant(g, ZF_F32, ZF_SCALAR, 0),
                     zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
+}
+
+zf_tensor bert_encode(zf_graph *g, const bert_config *c, const sample_shape *s, const bert_model *m,
+                      zf_tensor *words, const char *scope, int64_t first)
+{
+    zf_nn_encoder_desc block = {.heads = c->heads,
+                                .intermediate = c->intermediate,
+                                .activation = (zf_activation)c->activation,
+                                .dropout = c->dropout,
+                                .attention_dropout = c->attention_dropout,
+                                .eps = ZF_GIVEN(c->eps),
+                                .std = ZF_GIVEN(c->std),
+                                .pre_norm = c->pre_norm,
+                                .layer_drop = s->layer_drop,
+                                .blocks =
+                                    zf_nn_blocks(g, c->layout, s->sequence, c->heads, false)};
+    zf_tensor x, bias;
+    zf_push(g, "%s", scope);
+    zf_push(g, "embeddings");
+    *words = bert_words(g, "word_embeddings", c);
+    zf_pop(g);
+    x = embed(g, c, s, m, *words, first);
+    bias = mask_bias(g, m);
+    for (int64_t i = 0; i < c->layers; i++) {
+        zf_push(g, "encoder.layer.%lld", (long long)i);
+        block.layer_drop.layer = i, block.layer_drop.layers = c->layers;
+        x = zf_nn_encoder_block(x, bias, &block);
+        zf_pop(g);
+    }
+    if (c->pre_norm) x = zf_nn_layer_norm(x, "encoder.FinalLayerNorm", c->eps);
+    zf_pop(g);
+    return x;
+}
+
+static zf_tensor transform(zf_tensor x, const bert_config *c)
+{
+    const bert_family_desc *family = bert_family_of(c);
+    if (family->transform) return family->transform(x, c);
+    x = bert_linear(x, family->head.dense, c->hidden, c);
+    x = zf_nn_activation(x, (zf_activation)c->activation);
+    return zf_nn_layer_norm(x, family->head.norm, c->eps);
 }
 
 /* The masked-language head over the labelled positions: logits [P, vocab] by the word embedding, or
@@ -117,18 +97,15 @@ static zf_tensor mask_bias(zf_graph *g, const sample_shape *s, const bert_model 
 static zf_tensor predict(zf_graph *g, const bert_config *c, const sample_shape *s,
                          const bert_model *m, zf_tensor words, zf_tensor x)
 {
-    zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std)};
-    zf_push(g, "cls.predictions");
+    const bert_head_names *names = &bert_family_of(c)->head;
+    if (names->scope) zf_push(g, "%s", names->scope);
     x = zf_gather_rows(zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden)), m->positions);
-    x = zf_nn_linear(x, "transform.dense", c->hidden, &linear);
-    x = zf_nn_activation(x, (zf_activation)c->activation);
-    x = zf_nn_layer_norm(x, "transform.LayerNorm", c->eps);
-    if (!c->tied)
-        words = zf_nn_embedding_table(g, "decoder", c->vocab, c->hidden,
-                                      &(zf_nn_embedding_desc){.std = ZF_GIVEN(c->std)});
+    x = transform(x, c);
+    if (!c->tied) words = bert_words(g, names->decoder, c);
     x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
-    x = zf_add(x, zf_param(g, "bias", ZF_SHAPE(c->vocab), NULL));
-    zf_pop(g);
+    if (c->family != BERT_MODERNBERT || c->decoder_bias)
+        x = zf_add(x, zf_param(g, names->bias, ZF_SHAPE(c->vocab), NULL));
+    if (names->scope) zf_pop(g);
     return x;
 }
 
@@ -139,15 +116,6 @@ static zf_tensor count_correct(zf_graph *g, zf_tensor logits, zf_tensor labels)
     zf_tensor hit = zf_equal(zf_argmax_ex(logits, &(zf_reduce_desc){.axis = -1}), labels);
     return zf_sum(
         zf_where(hit, zf_constant(g, ZF_F32, ZF_SCALAR, 1), zf_constant(g, ZF_F32, ZF_SCALAR, 0)));
-}
-
-/* The first token of x [B, T, H] through the pooler: [B, H]. */
-static zf_tensor pool(const bert_config *c, const sample_shape *s, zf_tensor x)
-{
-    zf_tensor first = zf_reshape(zf_slice(x, 1, 0, 1), ZF_SHAPE(s->batch, c->hidden));
-    return zf_tanh(
-        zf_nn_linear(first, "pooler.dense", c->hidden,
-                     &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std)}));
 }
 
 /* The inputs that the configuration needs. */
@@ -161,52 +129,66 @@ static bert_model inputs(zf_graph *g, const bert_config *c, const sample_shape *
     if (c->types > 1)
         m.token_type_ids = zf_input(g, "token_type_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
     m.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
+    m.lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    if (c->task) return m;
     m.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->predictions));
     m.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->predictions));
     if (c->nsp)
         m.next_sentence_label = zf_input(g, "next_sentence_label", ZF_I32, ZF_SHAPE(s->batch));
     m.mlm_weight = zf_input(g, "mlm_weight", ZF_F32, ZF_SCALAR);
     if (c->nsp) m.nsp_weight = zf_input(g, "nsp_weight", ZF_F32, ZF_SCALAR);
-    m.lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    return m;
+}
+
+static void put_sum(zf_tensor x, const char *name)
+{
+    zf_output_ex(zf_sum(x), name, &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+}
+
+/* The mean of losses over texts, and sums of what was right, or of distances. */
+static zf_tensor judge(zf_graph *g, const bert_config *c, const sample_shape *s, bert_model *m)
+{
+    const bool regresses = c->task == BERT_REGRESSES;
+    zf_tensor best, miss;
+    m->text_labels = zf_input(g, "text_labels", regresses ? ZF_F32 : ZF_I32, ZF_SHAPE(s->batch));
+    m->text_weight = zf_input(g, "text_weight", ZF_F32, ZF_SCALAR);
+    if (!regresses) {
+        best = zf_argmax_ex(m->scores, &(zf_reduce_desc){.axis = -1});
+        put_sum(zf_cast(zf_equal(best, m->text_labels), ZF_F32), "accurate");
+        return zf_cross_entropy(m->scores, m->text_labels, m->text_weight);
+    }
+    m->text_there = zf_input(g, "text_there", ZF_F32, ZF_SHAPE(s->batch));
+    miss = zf_sub(zf_reshape(m->scores, ZF_SHAPE(s->batch)), m->text_labels);
+    miss = zf_mul(miss, m->text_there);
+    put_sum(zf_abs(miss), "distance");
+    return zf_mul(m->text_weight, zf_sum(zf_mul(miss, miss)));
+}
+
+/* The model with labels, of which `states` are those of all tokens. */
+static bert_model build_labels(zf_graph *g, const bert_config *c, const sample_shape *s,
+                               bert_model m, zf_tensor states, bool keep_scores)
+{
+    m.scores = bert_family_of(c)->classify(states, c, &m);
+    if (keep_scores) zf_output(m.scores, "scores");
+    else
+        m.loss = zf_output_ex(judge(g, c, s, &m), "loss",
+                              &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     return m;
 }
 
 bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, bool keep_logits)
 {
-    zf_nn_encoder_desc block = {.heads = c->heads,
-                                .intermediate = c->intermediate,
-                                .activation = (zf_activation)c->activation,
-                                .dropout = c->dropout,
-                                .attention_dropout = c->attention_dropout,
-                                .eps = ZF_GIVEN(c->eps),
-                                .std = ZF_GIVEN(c->std),
-                                .pre_norm = c->pre_norm,
-                                .layer_drop = s->layer_drop,
-                                .blocks =
-                                    zf_nn_blocks(g, c->layout, s->sequence, c->heads, false)};
     bert_model m = inputs(g, c, s);
-    zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std)};
-    zf_tensor words, x, bias, pooled = {g, 0};
-
-    zf_push(g, "bert");
-    zf_push(g, "embeddings");
-    words = zf_nn_embedding_table(g, "word_embeddings", c->vocab, c->hidden,
-                                  &(zf_nn_embedding_desc){.std = ZF_GIVEN(c->std)});
-    zf_pop(g);
-    x = embed(g, c, s, &m, words);
-    bias = mask_bias(g, s, &m);
-    for (int64_t i = 0; i < c->layers; i++) {
-        zf_push(g, "encoder.layer.%lld", (long long)i);
-        block.layer_drop.layer = i, block.layer_drop.layers = c->layers;
-        x = zf_nn_encoder_block(x, bias, &block);
+    zf_tensor words, x, pooled = {g, 0};
+    x = bert_family_of(c)->body(g, c, s, &m, &words);
+    if (c->task) return build_labels(g, c, s, m, x, keep_logits);
+    if (c->nsp) {
+        zf_push(g, "bert");
+        pooled = zf_tanh(bert_linear(bert_first(x), "pooler.dense", c->hidden, c));
         zf_pop(g);
     }
-    if (c->pre_norm) x = zf_nn_layer_norm(x, "encoder.FinalLayerNorm", c->eps);
-    if (c->nsp) pooled = pool(c, s, x);
-    zf_pop(g);
-
     m.mlm_logits = predict(g, c, s, &m, words, x);
-    if (c->nsp) pooled = zf_nn_linear(pooled, "cls.seq_relationship", 2, &linear);
+    if (c->nsp) pooled = bert_linear(pooled, "cls.seq_relationship", 2, c);
     m.mlm_loss = zf_output(zf_cross_entropy(m.mlm_logits, m.labels, m.mlm_weight), "mlm_loss");
     m.loss = m.mlm_loss;
     if (c->nsp) {

@@ -8,7 +8,8 @@
 /* If a folder has no next-sentence head, neither has the model. */
 static void fit(void *config, const zf_weights *w)
 {
-    ((bert_config *)config)->nsp = zf_weights_find(w, "cls.seq_relationship.weight") >= 0;
+    bert_config *c = config;
+    c->nsp = c->family == BERT_BERT && zf_weights_find(w, "cls.seq_relationship.weight") >= 0;
 }
 
 static void build(zf_graph *g, const void *config, const sample_shape *shape,
@@ -52,6 +53,29 @@ static const char *unlike(const void *config)
                : NULL;
 }
 
+static const zf_exchange of_modernbert = {.prefix = "model.",
+                                          .words = "model.embeddings.tok_embeddings.weight",
+                                          .head = "decoder.weight",
+                                          .inside = {"embeddings.", "layers.", "final_norm."},
+                                          .heads = {"decoder.", "head.", "classifier."}},
+                         of_distilbert = {.prefix = "distilbert.",
+                                          .words = "distilbert.embeddings.word_embeddings.weight",
+                                          .head = "vocab_projector.weight",
+                                          .inside = {"embeddings.", "transformer."},
+                                          .heads = {"vocab_", "pre_classifier.", "classifier."},
+                                          .buffers = {"embeddings.position_ids"},
+                                          .next = &of_modernbert},
+                         of_roberta = {.prefix = "roberta.",
+                                       .words = "roberta.embeddings.word_embeddings.weight",
+                                       .head = "lm_head.decoder.weight",
+                                       .bias = "lm_head.bias",
+                                       .head_bias = "lm_head.decoder.bias",
+                                       .inside = {"embeddings.", "encoder."},
+                                       .heads = {"lm_head.", "classifier."},
+                                       .buffers = {"embeddings.position_ids",
+                                                   "embeddings.token_type_ids"},
+                                       .next = &of_distilbert};
+
 const sample_model bert_sample = {
     .program = "bert",
     .title = "BERT",
@@ -68,9 +92,10 @@ const sample_model bert_sample = {
                  .bias = "cls.predictions.bias",
                  .head_bias = "cls.predictions.decoder.bias",
                  .inside = {"embeddings.", "encoder."},
-                 .heads = {"cls.", "bert.pooler."},
+                 .heads = {"cls.", "bert.pooler.", "classifier."},
                  .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
-                 .older = older},
+                 .older = older,
+                 .next = &of_roberta},
     .objective = &masked_objective,
     .first = bert_first_values,
     .wrong = wrong,

@@ -290,7 +290,7 @@ static void zfl_read_row(const zf_config_table *t, const zf_config_row *row, con
     switch (row->kind) {
     case ZF_CONFIG_COUNT:
         zf_json_to_int(v, (int64_t)row->least, (int64_t)row->most, integer, error);
-        if (row->at != t->heads || error->status) return;
+        if (row->at != t->heads || !*integer || error->status) return;
         if (hidden % *integer && !(t->width && *zfl_integer_at(config, t->width)))
             zf_json_expected(v, error, "a divisor of %s (%lld)", zfl_config_key_of(t, t->hidden),
                              (long long)hidden);

@@ -92,6 +92,14 @@ static bool zfl_is_words(const zf_exchange *x, const char *name)
     return !strcmp(name, x->words) || (x->other_words && !strcmp(name, x->other_words));
 }
 
+/* The names of the kind of model that the graph is. */
+static const zf_exchange *zfl_exchange_of(const zf_exchange *x, zf_graph *g)
+{
+    const zf_exchange *first = x;
+    while (x && !zf_valid(zf_exchange_find(g, x->words))) x = x->next;
+    return x ? x : first;
+}
+
 /* The name of the graph's word embedding. */
 static const char *zfl_words_of(const zf_exchange *x, zf_graph *g)
 {
@@ -116,7 +124,8 @@ bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error)
 {
     int32_t words = zfl_find_name(x, w, x->words);
     if (words < 0 && x->other_words) words = zfl_find_name(x, w, x->other_words);
-    return zf_weights_equal(w, words, zf_weights_find(w, x->head), error);
+    return zf_weights_equal(w, words, zf_weights_find(w, x->head), error) &&
+           (!x->next || zf_exchange_is_tied(x->next, w, error));
 }
 
 /* ----------------------------------------------------------------------------------- shapes */
@@ -204,9 +213,9 @@ static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w,
     return good;
 }
 
-/* Reports a tensor that was not used, or makes it an error. score: the head of a model that scores;
+/* Reports a tensor that was not used, or makes it an error. predicts: the model has a head. score: the head of a model that scores;
  * where an adapter keeps it, the base is a language model. */
-static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_tensor score,
+static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_tensor score, bool predicts,
                              zf_weights_report *report, const char *path, zf_error *error)
 {
     const bool scores = zf_valid(score), is_head = !strcmp(name, x->head);
@@ -217,7 +226,7 @@ static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_tensor s
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
                         name);
-    if (is_head && !scores)
+    if (is_head && !scores && predicts)
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: %s differs from the word embedding, to which the model ties it: its "
                         "config.json must have \"tie_word_embeddings\": false",
@@ -230,8 +239,12 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
                         zf_weights_report *report, zf_error *error)
 {
     zf_weights *w = zf_weights_open(path, error);
-    bool tied = !zf_valid(zf_exchange_find(g, x->head)), good = w != NULL;
-    const zf_tensor score = x->score ? zf_exchange_find(g, x->score) : ZF_NONE;
+    bool tied, predicts, good = w != NULL;
+    zf_tensor score;
+    x = zfl_exchange_of(x, g);
+    tied = !zf_valid(zf_exchange_find(g, x->head));
+    predicts = !x->bias || zf_valid(zf_exchange_find(g, x->bias));
+    score = x->score ? zf_exchange_find(g, x->score) : ZF_NONE;
     *report = good ? w->index : (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
@@ -251,7 +264,7 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
     }
     for (int32_t i = 0; good && i < zf_weights_count(w); i++)
         good = zf_weights_taken(w, i) ||
-               zfl_check_unused(x, zf_weights_name(w, i), score, report, path, error);
+               zfl_check_unused(x, zf_weights_name(w, i), score, predicts, report, path, error);
     zf_weights_close(w);
     return good;
 }
@@ -359,6 +372,7 @@ bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const 
 {
     char *made;
     bool good;
+    x = zfl_exchange_of(x, g);
     if (!path || !zfl_is_link(path)) return zfl_export_all(x, p, g, path, gradients, dtype, error);
     if (!zfl_may_replace(path, error) || !(made = zfl_path_aside(path, error))) return false;
     good = zfl_export_all(x, p, g, made, gradients, dtype, error) &&
@@ -393,6 +407,7 @@ bool zf_exchange_match(const zf_exchange *x, zf_graph *to, zf_graph *from, const
 {
     bool good = true;
     *report = (zf_weights_report){.fresh = 0};
+    x = zfl_exchange_of(x, to);
     for (int32_t i = 0; i < zf_param_count(to) && good; i++) {
         const zf_tensor param = zf_param_at(to, i);
         char name[ZFL_PARAM_NAME];

@@ -50,7 +50,7 @@ enum {
     ZF_CONFIG_DROPOUTS = 4,
     ZF_CONFIG_ENDS = 8,
     ZF_CONFIG_LAYOUT = 256,
-    ZF_CONFIG_BYTES = 2048
+    ZF_CONFIG_BYTES = 12288
 };
 
 /* What one of several types of models has of its own; {0}: nothing. */

@@ -27,6 +27,8 @@ typedef struct zf_exchange {
     const char *parts;
     /* Whether files hold a weight as [in, out]; it is [out, in] here. NULL: none. */
     bool (*turned)(zf_tensor param);
+    /* Of another kind of model, which a graph is that has its word embedding; NULL: there is none */
+    const struct zf_exchange *next;
 } zf_exchange;
 
 /* The parameter of the graph that files call so: one that an adapter keeps has the adapter's name

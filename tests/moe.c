@@ -237,6 +237,132 @@ TEST(moe_bias_balances_experts)
     CHECK_NEAR(t, bias[2], 0.125, 1e-9);
 }
 
+/* ------------------------------------------------------------------------------------- ranks */
+
+enum { PARTS = 4, STEPS = 3 };
+
+/* Ranks that run in turns; world * micro is PARTS. */
+typedef struct crew {
+    int32_t world, stage, threads;
+    int64_t micro;
+    bool recompute;
+    zf_comm comms[PARTS];
+    zf_graph *graphs[PARTS];
+    zf_backend *backends[PARTS];
+    zf_program *programs[PARTS];
+    zf_error error;
+} crew;
+
+static void crew_end(void *object)
+{
+    crew *c = object;
+    for (int k = PARTS; k-- > 0;) zf_program_free(c->programs[k]);
+    for (int k = PARTS; k-- > 0;) zf_graph_free(c->graphs[k]);
+    for (int k = PARTS; k-- > 0;) zf_backend_free(c->backends[k]);
+    memset(c, 0, sizeof *c);
+}
+
+/* Two layers of experts, one that drops by chance, with losses of routers and a trained bias. */
+static zf_status crew_open(crew *c, int32_t rank)
+{
+    const zf_param_group group = {.params = "*e_score_correction_bias",
+                                  .rate = 0.5,
+                                  .no_decay = true,
+                                  .beta1 = 1e-45,
+                                  .optimizer = "lion"};
+    zf_moe_parts parts[2];
+    zf_moe_desc d = {.experts = E, .intermediate = N, .gated = true, .std = 0.5,
+                     .activation = ZF_ACTIVATION_SILU, .normalize = true};
+    zf_graph *g = c->graphs[rank] = zf_graph_new(NULL);
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(T, H)), y = x, loss;
+    zf_training training = {.adamw.eps = 1e-3};
+    for (int k = 0; k < 2; k++) {
+        d.parts = &parts[k], d.capacity = k ? 0.75 : 0, d.random = k, d.balance = !k;
+        zf_push(g, "%d", k);
+        y = zf_add(y, zf_moe(y, &d));
+        zf_pop(g);
+    }
+    loss = zf_mean(zf_mul(y, y));
+    loss = zf_add(loss, zf_scale(zf_moe_balance_loss(parts, 2, ZF_NONE, ZF_BALANCE_POOLED), 0.1));
+    loss = zf_add(loss, zf_scale(zf_moe_z_loss(parts, 2, ZF_NONE), 0.1));
+    loss = zf_output_ex(loss, "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_MEAN});
+    zf_param_groups(g, &group, 1);
+    training.loss = loss, training.recompute.mode = c->recompute ? ZF_RECOMPUTE_LAYERS : 0;
+    training.zero.stage = c->stage, training.zero.world = c->world;
+    training.zero.micro_batches = c->micro;
+    zf_passes(g, &training);
+    c->comms[rank] = (zf_comm){.rank = rank, .world = c->world};
+    c->backends[rank] = zf_cpu_backend(&(zf_cpu_desc){.threads = c->threads}, &c->error);
+    c->programs[rank] = zf_compile(g, &(zf_compile_desc){.comm = c->world > 1 ? &c->comms[rank] : NULL,
+                                                         .backend = c->backends[rank],
+                                                         .seed = 9,
+                                                         .verify = true});
+    if (!c->programs[rank]) snprintf(c->error.text, sizeof c->error.text, "%s", zf_graph_error(g));
+    return zf_graph_status(g);
+}
+
+static zf_status crew_feed(crew *c, int32_t rank, int64_t part, int step)
+{
+    const float lr = 0.01f;
+    float x[T * H];
+    zf_graph *g = c->graphs[rank];
+    for (int i = 0; i < T * H; i++) x[i] = (float)number(i + 50 * (int)part, step);
+    if (zf_write(c->programs[rank], zf_graph_find(g, "lr"), &lr, sizeof lr)) return ZF_ERR_ARGUMENT;
+    return zf_write(c->programs[rank], zf_graph_find(g, "x"), x, sizeof x);
+}
+
+static zf_status crew_train(crew *c)
+{
+    const zf_lockstep_desc d = {c->programs, c->world, 0};
+    zf_status status = ZF_OK;
+    for (int32_t rank = 0; rank < c->world && !status; rank++) status = crew_open(c, rank);
+    for (int step = 0; step < STEPS && !status; step++)
+        for (int64_t micro = 0; micro < c->micro && !status; micro++) {
+            for (int32_t rank = 0; rank < c->world && !status; rank++)
+                status = crew_feed(c, rank, micro * c->world + rank, step);
+            if (!status)
+                status = micro + 1 < c->micro ? zf_lockstep_micro(&d, &c->error)
+                                              : zf_lockstep_step(&d, &c->error);
+        }
+    return status;
+}
+
+TEST_ONCE(moe_has_the_same_bits_on_ranks)
+{
+    static const struct {
+        int32_t world, stage, threads;
+        int64_t micro;
+        bool recompute;
+    } ways[] = {{1, 0, 1, 4, false}, {1, 0, 2, 4, true},  {2, 1, 1, 2, false},
+                {2, 2, 2, 2, true},  {4, 3, 1, 1, false}, {4, 0, 1, 1, true}};
+    static crew crews[sizeof ways / sizeof *ways];
+    double moved = 0;
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        crew *c = &crews[w];
+        *c = (crew){.world = ways[w].world, .stage = ways[w].stage, .micro = ways[w].micro,
+                    .threads = ways[w].threads, .recompute = ways[w].recompute};
+        test_defer(t, crew_end, c);
+        OK(t, crew_train(c), c->error.text);
+        for (int32_t k = 0; k < zf_param_count(c->graphs[0]); k++) {
+            static float x[E * N * H], first[E * N * H];
+            const char *name = zf_tensor_name(zf_param_at(crews[0].graphs[0], k));
+            const zf_shape shape = zf_tensor_shape(zf_param_at(crews[0].graphs[0], k));
+            const size_t bytes = (size_t)zf_shape_count(shape) * sizeof *x;
+            const zf_lockstep_desc d = {c->programs, c->world, 0},
+                                   of = {crews[0].programs, 1, 0};
+            OK(t, zf_lockstep_read(&d, name, x, bytes, &c->error), c->error.text);
+            OK(t, zf_lockstep_read(&of, name, first, bytes, &c->error), c->error.text);
+            if (memcmp(x, first, bytes)) {
+                test_fail(t, __FILE__, __LINE__, "a parameter has other bits", name);
+                return;
+            }
+            if (strstr(name, "bias")) moved = fmax(moved, fabs((double)x[0]));
+        }
+    }
+    /* Once a step, by 0.005, whatever the micro-batches are. */
+    CHECK(t, moved > 0.004 && moved < STEPS * 0.005 + 1e-6);
+}
+
 #define SAYS(t, expression, part)                                                                  \
     do {                                                                                           \
         zf_graph *says_g = zf_graph_new(&(zf_graph_desc){.allocator = (t)->allocator});            \

@@ -338,6 +338,36 @@ failed:
 TEST_ONCE(llm_mixtral_is_balanced_as_by_transformers) { check_balanced(t, 26); }
 TEST_ONCE(llm_qwen3_moe_is_balanced_as_by_transformers) { check_balanced(t, 28); }
 
+/* 20 steps of AdamW over one batch have the losses of transformers. */
+static void check_trained(test *t, int k)
+{
+    static session s; /* outlive what the test defers */
+    static causal_batch_file f;
+    session_desc d = {.purpose = SAMPLE_TRAIN, .training = {.adamw.eps = 1e-3}};
+    char path[140];
+    const float lr = 0.01f;
+    zf_safetensors *golden;
+    int64_t count = 0;
+    double *losses;
+    snprintf(path, sizeof path, "%s/trained.safetensors", folder_of(k));
+    golden = open_file(t, path);
+    CHECK(t, golden && open_case(t, k, &s, &f, &d));
+    losses = values_of(golden, "losses", &count);
+    CHECK(t, losses && count == 20);
+    test_defer(t, free, losses);
+    for (int step = 0; step < 20; step++) {
+        OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));
+        OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
+        OK(t, zf_step(s.program), zf_program_error(s.program));
+        CHECK_NEAR(t, session_scalar(&s, "loss"), losses[step], 1e-6 * losses[0]);
+    }
+}
+
+TEST_ONCE(llm_mixtral_trains_as_by_transformers) { check_trained(t, 26); }
+TEST_ONCE(llm_qwen2_moe_trains_as_by_transformers) { check_trained(t, 27); }
+TEST_ONCE(llm_qwen3_moe_trains_as_by_transformers) { check_trained(t, 28); }
+TEST_ONCE(llm_olmoe_trains_as_by_transformers) { check_trained(t, 29); }
+
 TEST_ONCE(llm_experts_need_floats)
 {
     static session s;

@@ -9,6 +9,7 @@ and the gradients that it computes of them in float64.
 
     NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
     NAME/balanced.safetensors    of models with experts: the auxiliary loss of their routers
+    NAME/trained.safetensors     of the same: losses of 20 steps
     NAME/expected.safetensors    F32 of f64: "logits" [B,T,V], "loss" [], and the gradient of every
                                  parameter under its name
     batch.safetensors            I64 input_ids and labels [1,B,T], as batch files have them
@@ -283,7 +284,28 @@ def make_balanced(name, factor=0.5):
     print(f"{name}: auxiliary loss {out.aux_loss.item():.6f}")
 
 
+def make_trained(name, steps=20):
+    """trained.safetensors: F64 "losses" [20], of AdamW over one batch, each before its update."""
+    model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float64,
+                                                 attn_implementation="eager")
+    model.config._experts_implementation = "eager"
+    step = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3, weight_decay=0)
+    batch, losses = make_batch(CASES[name][1]), []
+    for _ in range(steps):
+        logits = model(**batch).logits
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1),
+                                                 batch["labels"][:, 1:].flatten())
+        losses.append(loss.item())
+        step.zero_grad()
+        loss.backward()
+        step.step()
+    save_file({"losses": torch.tensor(losses, dtype=torch.float64)},
+              HERE / name / "trained.safetensors")
+    print(f"{name}: losses {losses[0]:.6f} to {losses[-1]:.6f}")
+
+
 BALANCED = ("mixtral", "qwen3moe")
+TRAINED = ("mixtral", "qwen2moe", "qwen3moe", "olmoe")
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
@@ -356,6 +378,8 @@ if __name__ == "__main__":
         make_case(sys.argv[2])
         if sys.argv[2] in BALANCED:
             make_balanced(sys.argv[2])
+        if sys.argv[2] in TRAINED:
+            make_trained(sys.argv[2])
         make_generated(sys.argv[2:])
     elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
@@ -367,4 +391,6 @@ if __name__ == "__main__":
             make_case(each)
         for each in BALANCED:
             make_balanced(each)
+        for each in TRAINED:
+            make_trained(each)
         make_generated(CASES)

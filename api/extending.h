@@ -154,7 +154,8 @@
     X(gather_rows, 2, 2, A(gather_rows, padded, b) A(gather_rows, padding, i)                      \
       A(gather_rows, first, i) A(gather_rows, of, i) B(gather_rows, BINARY))                       \
     X(scatter_rows, 2, 2, A(scatter_rows, rows, i) A(scatter_rows, padded, b)                      \
-      A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i))                \
+      A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i)                 \
+      A(scatter_rows, over, e(all|node|local|data|tensor|context|expert|pipe)))                    \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3|yarn)) \
@@ -172,6 +173,15 @@
       A(head_logp, scale, d) A(head_logp, temperature, f))                                         \
     X(head_logp_grad, 4, 5, A(head_logp_grad, ignore, i) A(head_logp_grad, bits, i)                \
       A(head_logp_grad, block, i) A(head_logp_grad, scale, d) A(head_logp_grad, temperature, f))   \
+    X(head_part, 3, 4, A(head_part, ignore, i) A(head_part, bits, i) A(head_part, block, i)        \
+      A(head_part, scale, d) A(head_part, temperature, f) A(head_part, sections, i)                \
+      A(head_part, first, i) A(head_part, of, i) A(head_part, entropy, b))                         \
+    X(head_part_grad, 5, 6, A(head_part_grad, ignore, i) A(head_part_grad, bits, i)                \
+      A(head_part_grad, block, i) A(head_part_grad, scale, d) A(head_part_grad, temperature, f)    \
+      A(head_part_grad, sections, i) A(head_part_grad, first, i) A(head_part_grad, of, i)          \
+      A(head_part_grad, entropy, b))                                                               \
+    X(head_join, 2, 2, A(head_join, ignore, i))                                                    \
+    X(head_join_grad, 3, 3, A(head_join_grad, ignore, i))                                          \
     X(residual_norm, 3, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
       A(residual_norm, eps, f) A(residual_norm, form, e(layer|rms))                                \
       A(residual_norm, sum, e(none|saved|given)))                                                  \

@@ -1,6 +1,6 @@
 /* api/passes.h - what rewrites a graph: each pass, and zf_passes, which runs them in their order.
  *
- * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_precision;
+ * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_divide; zf_precision;
  * zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion,
  * zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_cut; zf_fuse again;
  * zf_stages; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one
@@ -208,6 +208,10 @@ typedef struct zf_cut_desc {
     int32_t sections; /* divided by `parts`; 0: `parts` */
 } zf_cut_desc;
 ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
+/* Makes what zf_cut cannot cut as it is of nodes that it can, in so many sections: the head of a
+ * loss, by its classes. 0 or 1: nothing. zf_passes runs it after zf_fuse. Requires: before
+ * zf_precision and zf_autograd. */
+ZF_API zf_status zf_divide(zf_graph *graph, int32_t sections);
 
 /* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, which is
  * dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide heads and

@@ -26,6 +26,7 @@
  *                 ~b h k it is broadcast: leading dimensions may be absent, any may be 1
  *                 ... *  so are all other operands
  *     effect      heads/h    the attribute is divided as h is; 0 stays 0
+ *                 sections%v the number of parts of v divides the attribute, which stays
  *                 first+v    the attribute grows by the number of the part's first row
  *                 of=v       the attribute is the size of v, where it is 0
  *                 shape      the attribute is the shape of the result
@@ -47,7 +48,7 @@ typedef struct zfi_cut_letter {
     bool several;     /* each part has more than one element */
     int64_t most;     /* parts at most: the greatest common divisor of all that is divided */
     int64_t size;     /* the largest of its dimensions */
-    uint32_t divided; /* attributes, as a mask */
+    uint32_t divided, within; /* attributes of effects / and %, as masks */
     int8_t first, of; /* attributes of effects + and =; -1: none */
 } zfi_cut_letter;
 
@@ -305,7 +306,7 @@ static int32_t zfi_cut_read_values(zfi_cut_reader *r, int32_t first, int32_t mos
     return least < 0 ? k : least;
 }
 
-/* Reads "heads/h first+v of=v shape}". */
+/* Reads "heads/h sections%v first+v of=v shape}". */
 static void zfi_cut_read_effects(zfi_cut_reader *r, const zfi_record *record)
 {
     while (!r->wrong && !zfi_cut_takes(r, "}")) {
@@ -313,7 +314,7 @@ static void zfi_cut_read_effects(zfi_cut_reader *r, const zfi_record *record)
         const char sign = *r->at;
         zfi_cut_letter *l = NULL;
         if (r->wrong) return;
-        if (sign != '/' && sign != '+' && sign != '=') {
+        if (sign != '/' && sign != '%' && sign != '+' && sign != '=') {
             r->cut->shape = attribute;
             continue;
         }
@@ -325,6 +326,7 @@ static void zfi_cut_read_effects(zfi_cut_reader *r, const zfi_record *record)
         }
         r->at += 2;
         if (sign == '/') l->divided |= 1u << attribute;
+        else if (sign == '%') l->within |= 1u << attribute;
         else if (sign == '+') l->first = (int8_t)attribute;
         else l->of = (int8_t)attribute;
     }
@@ -411,7 +413,7 @@ static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c
     }
     for (int32_t k = 0; k < c->letters; k++)
         for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
-            if (c->letter[k].divided >> a & 1)
+            if ((c->letter[k].divided | c->letter[k].within) >> a & 1)
                 c->letter[k].most = zfi_gcd(node->attributes[a].i, c->letter[k].most);
     for (int32_t k = 0; k < c->letters; k++)
         if (c->letter[k].whole || c->letter[k].most < 1) c->letter[k].most = 1;

@@ -13,7 +13,8 @@
  * its operands, for each axis alone:
  *
  *   - a dimension is cut by its letter (graph/cuts.c): at all places of the letter, or nowhere.
- *     What lacks a letter over which it sums is an addend
+ *     What lacks a letter over which it sums is an addend. A part of the rows of a table gives -0
+ *     for others, an addend too
  *   - a reshape keeps what lies together in the whole; nothing else makes or gathers runs
  *   - a slice of a part makes a section of it, and a concat of all sections the part; what is
  *     computed of sections is of equal ones
@@ -39,6 +40,7 @@ typedef struct zfi_spreading {
     const zf_graph *graph;
     const zfi_node *node;
     zfi_spread out;
+    uint8_t owned; /* the axes over which one rank has each element of a sum, and others -0 */
     char why[ZFI_SPREAD_WHY]; /* what is wrong; "": nothing */
 } zfi_spreading;
 
@@ -268,7 +270,7 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
             const uint16_t list = zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs);
             const int8_t l = k < ZFI_CUT_RESULT && cuts->given[k] ? cuts->at[k][d] : -1;
             if (!list) continue;
-            if (l < 0 || cuts->letter[l].whole || cuts->letter[l].first >= 0) {
+            if (l < 0 || cuts->letter[l].whole) {
                 zfi_spread_fail(c,
                                 "%%%d is cut over %s at dimension %d, along which %s is not to be "
                                 "cut",
@@ -372,6 +374,33 @@ static void zfi_spread_concat(zfi_spreading *c, int32_t axis)
     }
 }
 
+/* The axis over which ranks make parts of the rows of a result, from whole operands; 0: none. */
+static int32_t zfi_rows_over(const zf_graph *g, const zfi_node *node)
+{
+    const zf_attribute *over = zfi_attribute_of(g, node, "over");
+    const bool exchanges = g->records[node->op]->traits & ZF_OP_COLLECTIVE;
+    return over && !exchanges && zfi_is_other_axis(over->i) ? (int32_t)over->i : 0;
+}
+
+/* Rows of which each rank has a part, those of a letter with `first`: an operand's that is cut, or
+ * those of the result, over an axis that the node names. The text has the first part of them. */
+static void zfi_spread_rows(zfi_spreading *c, const zfi_cuts *cuts, int32_t l,
+                            zfi_letter_spread *letter)
+{
+    static const zfi_spread in_one = {.sum = 0};
+    const zfi_mesh mesh = zfi_mesh_of(c->graph);
+    const zfi_cut_letter *rows = &cuts->letter[l];
+    const zf_attribute *attributes = c->node->attributes;
+    const int32_t over = zfi_rows_over(c->graph, c->node);
+    int64_t whole = rows->size;
+    if (over) *letter = (zfi_letter_spread){zfi_axes_add(0, over), &in_one, 0, 0};
+    for (uint16_t list = letter->axes; list; list >>= ZFI_AXIS_BITS)
+        whole *= zfi_mesh_size(mesh, list & 15);
+    if (letter->axes && (attributes[rows->first].i || attributes[rows->of].i != whole))
+        zfi_spread_fail(c, "its rows are cut over %s: first must be 0, and of %lld",
+                        zfi_axis_in(zfi_axes_in(letter->axes)), (long long)whole);
+}
+
 /* The type of a value of the node: its result, or a saved one. */
 static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
 {
@@ -381,7 +410,7 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
     uint8_t cut = 0, seen = c->out.sum;
     zfi_cuts cuts;
     for (int32_t k = 0; k < node->arg_count; k++) cut |= zfi_spread_cut(zfi_spread_arg(c, k));
-    if (!(cut & ~c->out.differs)) return;
+    if (!(cut & ~c->out.differs) && !zfi_rows_over(g, node)) return;
     if (node->op == ZF_OP_reshape || zfi_section_axis(c) >= 0) {
         const int32_t axis = zfi_section_axis(c);
         if (axis < 0) zfi_spread_reshape(c);
@@ -396,9 +425,12 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
     }
     zfi_spread_letters(c, &cuts, letters);
     for (int32_t l = 0; l < cuts.letters && !*c->why; l++) {
-        const uint8_t axes = zfi_axes_in(letters[l].axes);
+        uint8_t axes;
+        if (cuts.letter[l].first >= 0) zfi_spread_rows(c, &cuts, l, &letters[l]);
+        axes = zfi_axes_in(letters[l].axes);
         if (cuts.flat[value][0]) c->out.differs |= axes;
         else if (zfi_cut_sums(&cuts, l, value)) c->out.sum |= axes;
+        if (cuts.letter[l].first >= 0) c->owned |= axes;
         if (seen & axes)
             zfi_spread_fail(c, "it is cut over %s along two dimensions, or a sum as well",
                             zfi_axis_in(seen & axes));
@@ -722,7 +754,7 @@ static bool zfi_spread_rounds(const zfi_spreading *c, const zfi_node *node)
         node->op == ZF_OP_saved ? &c->graph->nodes[node->args[0]] : node;
     bool sum = node->dtype != ZF_BF16 && node->dtype != ZF_F16;
     for (int32_t k = 0; k < of->arg_count; k++) sum |= c->graph->nodes[of->args[k]].spread.sum != 0;
-    return sum && c->out.sum && node->dtype != ZF_F32 && node->dtype != ZF_F64;
+    return sum && c->out.sum & ~c->owned && node->dtype != ZF_F32 && node->dtype != ZF_F64;
 }
 
 static void zfi_spread_of_node(zfi_spreading *c)
@@ -765,12 +797,13 @@ static bool zfi_spread_find(const zf_graph *g, int32_t id, zfi_spread *out,
     zfi_spreading c = {.graph = g, .node = &g->nodes[id]};
     const zfi_spread *given = &g->nodes[id].spread;
     const uint8_t used = zfi_spread_cut(given) | given->sum | given->differs;
+    const int32_t over = zfi_rows_over(g, &g->nodes[id]);
     *out = c.out;
-    if (!g->axes.count && !used) return true;
-    for (int over = ZF_OVER_TENSOR; over < ZF_OVERS; over++)
-        if (used & zfi_axis_bit(over) && zfi_axis_at(&g->axes, over) < 0)
+    if (!g->axes.count && !used && !over) return true;
+    for (int axis = ZF_OVER_TENSOR; axis < ZF_OVERS; axis++)
+        if ((used & zfi_axis_bit(axis) || over == axis) && zfi_axis_at(&g->axes, axis) < 0)
             zfi_spread_fail(&c, "the ranks have no axis %s: the line mesh must name it",
-                            zfi_axis_names[over]);
+                            zfi_axis_names[axis]);
     if (!*c.why) zfi_spread_of_node(&c);
     *out = c.out;
     memcpy(why, c.why, sizeof c.why);

@@ -380,7 +380,7 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
         zfi_verify_fail(g, id, "ranks have the axis data alone: over=data must not be given");
     else if (together && over == ZF_OVER_ALL && g->axes.count)
         zfi_verify_fail(g, id, "the ranks have several axes: over must name one of them");
-    else if (zfi_is_other_axis(over) && g->nodes[id].arg_count > 1)
+    else if (together && zfi_is_other_axis(over) && g->nodes[id].arg_count > 1)
         zfi_verify_fail(g, id, "over %s nothing accumulates, and nothing is gathered into a bucket",
                         zfi_axis_names[over]);
     else if (together && !zfi_is_other_axis(over) && op == ZF_OP_all_to_all &&

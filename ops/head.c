@@ -153,6 +153,15 @@ enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST };
 enum { ZFI_LOGP_ENTROPY, ZFI_LOGP_BEST };
 enum { ZFI_LOGP_DW, ZFI_LOGP_DB };
 
+/* Numbers of a section of the classes (ops/head_part.c). */
+enum {
+    ZFI_SECTION_TOP,
+    ZFI_SECTION_SUM,
+    ZFI_SECTION_LABEL,
+    ZFI_SECTION_BEST,
+    ZFI_SECTION_SPREAD
+};
+
 /* The dtype of the saved gradients. */
 static zf_dtype zfi_head_saved_dtype(zf_dtype x, int64_t rows)
 {
@@ -213,6 +222,11 @@ typedef struct zfi_head_values {
     bool makes_dx, makes_entropy; /* also before there is memory for them */
     const zf_array *dx, *dw, *db; /* gradients */
     const zf_array *best, *logp, *entropy;
+    /* Of a section of the classes (ops/head_part.c): what head_part makes; of its gradient, slopes
+     * and the largest logits; the number of its first class; its number here and in all, and how
+     * many are here */
+    const zf_array *parts, *slopes, *tops;
+    int64_t class, section, place, of;
 } zfi_head_values;
 
 static zfi_head_values zfi_head_values_of(const zf_launch *l)
@@ -439,11 +453,9 @@ ZFI_KERNEL(zfi_head_spread,
            (const float *z, int64_t lanes, int64_t classes, const float *top, float *spread),
            (z, lanes, classes, top, spread))
 
-/* For each column, from top and sum [chunks, lanes] of all chunks: computes lse, and replaces the
- * sums by the factors that turn exponentials into dz. `weights` has one number for each column, 0
- * where the row adds nothing. If the largest logit is infinite, it is lse. */
+/* For each column, from top and sum [chunks, lanes] of all chunks: computes lse. If the largest logit is infinite, it is lse. */
 ZFI_BODY void zfi_head_lse_body(zfi_isa isa, int64_t lanes, int64_t chunks, const float *top,
-                                float *sum, const float *weights, double *lse)
+                                const float *sum, double *lse)
 {
     float most[ZFI_HEAD_TILE];
     for (int64_t t = 0; t < lanes; t++) most[t] = -INFINITY, lse[t] = 0;
@@ -462,6 +474,16 @@ ZFI_BODY void zfi_head_lse_body(zfi_isa isa, int64_t lanes, int64_t chunks, cons
     }
     for (int64_t t = 0; t < lanes; t++)
         lse[t] = most[t] - most[t] == 0 ? most[t] + log(lse[t]) : (double)most[t];
+}
+ZFI_KERNEL(zfi_head_lse,
+           (int64_t lanes, int64_t chunks, const float *top, const float *sum, double *lse),
+           (lanes, chunks, top, sum, lse))
+
+/* Replaces the sums of chunks by the factors that turn exponentials into dz. `weights` has one
+ * number for each column, 0 where the row adds nothing. */
+ZFI_BODY void zfi_head_factors_body(zfi_isa isa, int64_t lanes, int64_t chunks, const float *top,
+                                    float *sum, const float *weights, const double *lse)
+{
     for (int64_t c = 0; c < chunks; c++) {
         const float *row = top + c * lanes;
         float *factor = sum + c * lanes;
@@ -474,9 +496,9 @@ ZFI_BODY void zfi_head_lse_body(zfi_isa isa, int64_t lanes, int64_t chunks, cons
         }
     }
 }
-ZFI_KERNEL(zfi_head_lse,
+ZFI_KERNEL(zfi_head_factors,
            (int64_t lanes, int64_t chunks, const float *top, float *sum, const float *weights,
-            double *lse),
+            const double *lse),
            (lanes, chunks, top, sum, weights, lse))
 
 /* z *= the factor of its column; 0 where the factor is 0, even for NaN and infinity. */
@@ -519,6 +541,7 @@ typedef struct zfi_head {
     int64_t *label;            /* [lanes], -1: ignored */
     double *lse;               /* [lanes] */
     float *of_label, *weights; /* [lanes]; weights: of `by`, 0 where a row adds nothing */
+    float *at_label;           /* [lanes]: what dz at the label is less */
     float *top, *sum;          /* [chunks, lanes]; the sums become factors */
     float *spread;             /* [chunks, lanes], NULL: no entropy is asked for */
     int32_t *best;             /* [chunks, lanes] */
@@ -527,6 +550,7 @@ typedef struct zfi_head {
      * not kept, and a chunk's are in `own` */
     void *z;
     float *part; /* [groups, tile, width]: sums of dx */
+    float *open; /* [open sums, tile, width]: dx of sections; NULL: there is one */
     /* [tile, width]: the tile's rows of x in the dtype of products; NULL: they lie in x so */
     void *own_x;
     /* for each worker: a chunk in f32 if z is not, w if it is converted, the product's scratch */
@@ -653,6 +677,7 @@ static zfi_head zfi_head_of(const zf_launch *l, const zfi_head_values *of)
     h.lse = zfi_head_take(&h, h.lanes, sizeof *h.lse);
     h.of_label = zfi_head_take(&h, h.lanes, sizeof *h.of_label);
     h.weights = zfi_head_take(&h, h.lanes, sizeof *h.weights);
+    h.at_label = zfi_head_take(&h, h.lanes, sizeof *h.at_label);
     h.top = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.top);
     h.sum = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.sum);
     h.best = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.best);
@@ -664,6 +689,8 @@ static zfi_head zfi_head_of(const zf_launch *l, const zfi_head_values *of)
     h.straight = zfi_head_take(&h, 1, zfi_matmul_packed_bytes(h.isa, &straight));
     if (of->makes_dx) h.z = zfi_head_take(&h, h.classes * h.lanes, zf_dtype_size(h.kept));
     if (of->makes_dx) h.part = zfi_head_take(&h, h.groups * h.tile * h.width, sizeof *h.part);
+    if (of->makes_dx && of->of > 1)
+        h.open = zfi_head_take(&h, zfi_tree_depths(of->of) * h.tile * h.width, sizeof *h.open);
     if (h.dtype == ZF_F16 || of->labelled)
         h.own_x = zfi_head_take(&h, h.tile * h.width, zf_dtype_size(h.product));
     h.own = zfi_head_take(&h, zfi_pool_threads(zfi_cpu_of(l)->pool), h.own_bytes);
@@ -785,7 +812,7 @@ static void zfi_head_slopes(void *context, int64_t chunk, int worker)
         zfi_head_scale(h->isa, z, h->lanes, classes, h->sum + chunk * h->lanes);
         for (int64_t t = 0; t < h->count; t++) {
             const int64_t at = h->label[t] - first;
-            if (at >= 0 && at < classes) z[at * h->lanes + t] -= h->weights[t] * h->by;
+            if (at >= 0 && at < classes) z[at * h->lanes + t] -= h->at_label[t];
         }
         if (h->db) zfi_head_add_bias(h, z, first, classes);
         if (h->kept != ZF_F32)
@@ -822,6 +849,21 @@ static void zfi_head_backward(void *context, int64_t task, int worker)
     }
 }
 
+/* Adds one row of dx of a section to those of the sections before, by a balanced tree; NULL: more
+ * sections follow. */
+static float *zfi_head_add_section(const zfi_head *h, int64_t row, const float *x)
+{
+    int depth = zfi_tree_depth(h->of.section);
+    float *sum = h->open + (depth * h->tile + row) * h->width;
+    memcpy(sum, x, (size_t)h->width * sizeof *sum);
+    for (int k = zfi_tree_merges(h->of.section, h->of.of); k > 0; k--) {
+        float *into = h->open + (--depth * h->tile + row) * h->width;
+        zfi_add_run(h->isa, into, sum, h->width);
+        sum = into;
+    }
+    return h->of.section + 1 == h->of.of ? sum : NULL;
+}
+
 /* One row of dx: adds the sums of the groups. */
 static void zfi_head_add_groups(void *context, int64_t row, int worker)
 {
@@ -830,6 +872,7 @@ static void zfi_head_add_groups(void *context, int64_t row, int worker)
     (void)worker;
     for (int64_t group = 1; group < h->groups; group++)
         zfi_add_run(h->isa, sum, h->part + (group * h->tile + row) * h->width, h->width);
+    if (h->open && !(sum = zfi_head_add_section(h, row, sum))) return;
     zfi_narrow(h->isa, zfi_element_of(h->dx, h->made, zfi_head_row(h, row) * h->width), h->made, sum,
                h->width);
 }
@@ -867,6 +910,23 @@ static void zfi_head_take_x(const zfi_head *h)
     }
 }
 
+/* The numbers of a row in parts. */
+static const float *zfi_head_parts_of(const zfi_head *h, const zf_array *parts, int64_t row)
+{
+    const zf_shape *s = &parts->shape;
+    return (const float *)parts->data + (row * s->dims[1] + h->of.place) * s->dims[2];
+}
+
+/* What dz of column t is made of, as head_join_grad gives it. */
+static void zfi_head_take_slopes(const zfi_head *h, int64_t t, int64_t row)
+{
+    const float *slopes = zfi_head_parts_of(h, h->of.slopes, row),
+                top = *zfi_head_parts_of(h, h->of.tops, row), factor = (float)h->of.factor;
+    h->weights[t] = slopes[ZFI_SECTION_SUM] * factor / h->by;
+    h->at_label[t] = -slopes[ZFI_SECTION_LABEL] * factor;
+    h->lse[t] = top == -INFINITY ? 0 : (double)top;
+}
+
 /* The labels of the tile's rows, and the weights of their dz. */
 static void zfi_head_take_labels(const zfi_head *h)
 {
@@ -875,8 +935,10 @@ static void zfi_head_take_labels(const zfi_head *h)
         const int64_t row = t < h->used ? zfi_head_row(h, t) : 0,
                       label = t < h->used ? zfi_get_integer(&l->args[2], row) : -1;
         const bool counts = t < h->used && label != ZF_INT(l, head_loss, ignore);
-        h->label[t] = counts ? label : -1;
+        h->label[t] = counts ? label - h->of.class : -1;
         h->weights[t] = counts ? (float)zfi_head_weight_of(l, &h->of, row) / h->by : 0;
+        h->at_label[t] = h->weights[t] * h->by;
+        if (counts && h->of.slopes) zfi_head_take_slopes(h, t, row);
     }
 }
 
@@ -910,6 +972,34 @@ static double zfi_head_put_scores(const zfi_head *h)
     return loss;
 }
 
+/* Writes what head_part makes of the section of column t. */
+static void zfi_head_put_part(const zfi_head *h, int64_t t, float *to)
+{
+    double sum = 0, spread = 0;
+    float most = -INFINITY;
+    for (int64_t c = 0; c < h->chunks; c++) {
+        const float top = h->top[c * h->lanes + t];
+        if (top > most || (isnan(top) && !isnan(most))) most = top;
+    }
+    for (int64_t c = 0; c < h->chunks; c++) {
+        const double top = (double)h->top[c * h->lanes + t], of = (double)h->sum[c * h->lanes + t],
+                     d = top == (double)most ? 0 : top - (double)most, p = exp(d);
+        sum += p == 0 ? 0 : p * of;
+        if (h->spread && p != 0) spread += p * ((double)h->spread[c * h->lanes + t] + d * of);
+    }
+    to[ZFI_SECTION_TOP] = most, to[ZFI_SECTION_SUM] = (float)sum;
+    if (h->label[t] >= 0 && h->label[t] < h->classes) to[ZFI_SECTION_LABEL] = h->of_label[t];
+    to[ZFI_SECTION_BEST] = (float)(h->of.class + zfi_head_best(h, t));
+    if (h->spread) to[ZFI_SECTION_SPREAD] = (float)spread;
+}
+
+static void zfi_head_put_parts(const zfi_head *h)
+{
+    for (int64_t t = 0; t < h->used; t++)
+        zfi_head_put_part(
+            h, t, (float *)(uintptr_t)zfi_head_parts_of(h, h->of.parts, zfi_head_row(h, t)));
+}
+
 /* Computes a tile of rows. Returns the sum of their losses. */
 static double zfi_head_tile(zfi_head *h)
 {
@@ -919,9 +1009,11 @@ static double zfi_head_tile(zfi_head *h)
     if (h->dw) zfi_head_pack(h, ZFI_HEAD_TO_W, h->straight);
     zfi_head_take_labels(h);
     zfi_pool_run(pool, h->chunks, zfi_head_forward, h);
-    for (int64_t t = 0; t < h->used && h->spread; t++)
+    for (int64_t t = 0; t < h->used && h->of.entropy; t++)
         ((float *)h->of.entropy->data)[zfi_head_row(h, t)] = (float)zfi_head_entropy(h, t);
-    zfi_head_lse(h->isa, h->lanes, h->chunks, h->top, h->sum, h->weights, h->lse);
+    if (h->of.parts) return zfi_head_put_parts(h), 0;
+    if (!h->of.slopes) zfi_head_lse(h->isa, h->lanes, h->chunks, h->top, h->sum, h->lse);
+    zfi_head_factors(h->isa, h->lanes, h->chunks, h->top, h->sum, h->weights, h->lse);
     if (h->dx || h->dw || h->db) zfi_pool_run(pool, h->chunks, zfi_head_slopes, h);
     if (h->dx || h->dw) zfi_pool_run(pool, h->groups * h->spans, zfi_head_backward, h);
     if (h->dx) zfi_pool_run(pool, h->used, zfi_head_add_groups, h);
@@ -950,14 +1042,22 @@ static int64_t zfi_head_find_labelled(const zfi_head *h)
 
 static void *zfi_head_data(const zf_array *of) { return of ? of->data : NULL; }
 
+/* The head of a launch before its first tile; *rows: those that are computed. */
+static zfi_head zfi_head_begin(const zf_launch *l, const zfi_head_values *of, int64_t *rows)
+{
+    zfi_head h = zfi_head_of(l, of);
+    h.x = l->args[0].data, h.w = l->args[1].data;
+    h.dx = zfi_head_data(of->dx), h.dw = zfi_head_data(of->dw), h.db = zfi_head_data(of->db);
+    *rows = h.index ? zfi_head_find_labelled(&h) : h.rows;
+    return h;
+}
+
 /* Returns the sum of the losses, without a common weight. */
 static double zfi_head_fast(const zf_launch *l, const zfi_head_values *of)
 {
-    zfi_head h = zfi_head_of(l, of);
     double loss = 0;
-    h.x = l->args[0].data, h.w = l->args[1].data;
-    h.dx = zfi_head_data(of->dx), h.dw = zfi_head_data(of->dw), h.db = zfi_head_data(of->db);
-    const int64_t rows = h.index ? zfi_head_find_labelled(&h) : h.rows;
+    int64_t rows;
+    zfi_head h = zfi_head_begin(l, of, &rows);
     if (!rows && h.dw) memset(h.dw, 0, (size_t)(h.classes * h.width) * zf_dtype_size(h.made));
     if (!rows && h.db) memset(h.db, 0, (size_t)h.classes * zf_dtype_size(h.made));
     for (; h.first < rows; h.first += h.tile) {

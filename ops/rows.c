@@ -14,7 +14,8 @@
  *          out[3,:] = 0
  *
  * With of=n, the table has the rows from `first` on of one of n rows (tile.c): others are
- * read as 0, and get no gradient. `rows` and padding count from `first`.
+ * read as -0, to which adding what another part has leaves its bits, and get no gradient. padding is
+ * a row of all n.
  *
  *     %3 = gather_rows %1, %2 {first=4 of=12} : f32[6,256]     %1 has rows 4 to 7 of 12, say
  *     %5 = scatter_rows %4, %2 {rows=4 first=4 of=12} : f32[4,256]
@@ -61,9 +62,10 @@ static zf_status zfi_infer_part(const zfi_infer *c, int at, int64_t rows)
 static zf_status zfi_infer_gather_rows(zfi_infer *c)
 {
     const zf_shape *table = &c->args[0]->shape;
+    const int64_t of = ZF_INT(c, gather_rows, of);
     zf_status status = zfi_infer_index(c);
     if (!status && table->rank)
-        status = zfi_infer_padding(c, ZF_AT_gather_rows_padded, table->dims[0]);
+        status = zfi_infer_padding(c, ZF_AT_gather_rows_padded, of ? of : table->dims[0]);
     if (!status && table->rank)
         status = zfi_infer_part(c, ZF_AT_gather_rows_first, table->dims[0]);
     if (status) return status;
@@ -99,7 +101,9 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
     if (ZF_INT(c, scatter_rows, rows) < 0)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "rows = %lld must not be negative",
                               (long long)ZF_INT(c, scatter_rows, rows));
-    status = zfi_infer_padding(c, ZF_AT_scatter_rows_padded, ZF_INT(c, scatter_rows, rows));
+    status = zfi_infer_padding(c, ZF_AT_scatter_rows_padded,
+                               ZF_INT(c, scatter_rows, of) ? ZF_INT(c, scatter_rows, of)
+                                                           : ZF_INT(c, scatter_rows, rows));
     if (!status)
         status = zfi_infer_part(c, ZF_AT_scatter_rows_first, ZF_INT(c, scatter_rows, rows));
     if (status) return status;
@@ -132,9 +136,8 @@ static void zfi_grad_scatter_rows(zf_grad *c)
                          ZF_ATTRIBUTE(c, scatter_rows, of)),
                 c->dy, c->x[1]);
     if (ZF_INT(c, scatter_rows, padded)) { /* dy of the padding row was not added */
-        padding = zf_constant(
-            c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR,
-            (double)(ZF_INT(c, scatter_rows, first) + ZF_INT(c, scatter_rows, padding)));
+        padding = zf_constant(c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR,
+                              (double)ZF_INT(c, scatter_rows, padding));
         padding = zf_equal(c->x[1], padding);
         while (shape.rank < zf_tensor_shape(dx).rank) shape.dims[shape.rank++] = 1;
         dx = zf_where(zf_reshape(padding, shape),
@@ -171,6 +174,18 @@ static int64_t zfi_row_width(const zf_array *table)
     return zfi_span(&table->shape, 1, table->shape.rank);
 }
 
+/* Writes n numbers -0. */
+static void zfi_minus_0(void *to, zf_dtype dtype, int64_t n)
+{
+    const zf_array out = {to, dtype, {1, {n}}};
+    const size_t size = zf_dtype_size(dtype);
+    if (n) zfi_set(&out, 0, -0.0);
+    for (int64_t done = 1, count; done < n; done += count) {
+        count = zfi_min(done, n - done);
+        memcpy((char *)to + (size_t)done * size, to, (size_t)count * size);
+    }
+}
+
 /* Copies bytes, for every dtype. */
 static void zfi_gather_range(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -179,7 +194,8 @@ static void zfi_gather_range(const zf_launch *l, int64_t first, int64_t last)
     size_t bytes = (size_t)zfi_row_width(&l->args[0]) * zf_dtype_size(l->out.dtype);
     for (int64_t i = first; i < last; i++) {
         const int64_t row = zfi_get_integer(&l->args[1], i) - ZF_INT(l, gather_rows, first);
-        if (row < 0 || row >= l->args[0].shape.dims[0]) memset(out + (size_t)i * bytes, 0, bytes);
+        if (row < 0 || row >= l->args[0].shape.dims[0])
+            zfi_minus_0(out + (size_t)i * bytes, l->out.dtype, zfi_row_width(&l->args[0]));
         else memcpy(out + (size_t)i * bytes, table + (size_t)row * bytes, bytes);
     }
 }
@@ -204,9 +220,9 @@ static void zfi_zero_range(const zf_launch *l, int64_t first, int64_t last)
 /* The row to which scatter_rows adds term i; -1: none. */
 static int64_t zfi_scatter_row(const zf_launch *l, int64_t i)
 {
-    const int64_t row = zfi_get_integer(&l->args[1], i) - ZF_INT(l, scatter_rows, first);
+    const int64_t of = zfi_get_integer(&l->args[1], i), row = of - ZF_INT(l, scatter_rows, first);
     if (row < 0 || row >= ZF_INT(l, scatter_rows, rows)) return -1;
-    return ZF_INT(l, scatter_rows, padded) && row == ZF_INT(l, scatter_rows, padding) ? -1 : row;
+    return ZF_INT(l, scatter_rows, padded) && of == ZF_INT(l, scatter_rows, padding) ? -1 : row;
 }
 
 /* Columns [first, last), at most ZFI_SCATTER_GRAIN: each row is summed in double and rounded
@@ -320,11 +336,9 @@ static double zfi_bytes_of_rows(const zf_launch *l)
 
 ZFI_OPERATOR(gather_rows, .infer = zfi_infer_gather_rows, .grad = zfi_grad_gather_rows,
              .cpu = zfi_cpu_gather_rows, .bytes = zfi_bytes_of_rows,
-             .cuts = "padded: v! d, ... -> ... d | "
-                     "v? d, ... -> ... d {first+v of=v}",
+             .cuts = "v? d, ... -> ... d {first+v of=v}",
              .linear_in = 1, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(scatter_rows, .infer = zfi_infer_scatter_rows, .grad = zfi_grad_scatter_rows,
              .cpu = zfi_cpu_scatter_rows, .scratch = zfi_scratch_scatter_rows,
-             .cuts = "padded: ... d, ... -> v! d | "
-                     "... d, ... -> v? d {rows/v first+v of=v}",
+             .cuts = "... d, ... -> v? d {rows/v first+v of=v}",
              .linear_in = 1, .traits = ZF_OP_READS_HALF)

@@ -1,8 +1,8 @@
 /* Rows of a table by index: gather_rows reads them, scatter_rows adds to them.
  *
  * An index outside the table is reported as an error. Its row is read as zeros, and nothing is
- * added for it, nor for the row `padding`. A table that has some rows of another one does the same
- * for rows that it does not have, which are no error.
+ * added for it, nor for the row `padding`. Of a table that has some rows of another one, other rows
+ * are read as -0, and are no error.
  *
  * scatter_rows sorts the positions by their index with a stable radix sort (8 bits at a time, tiles
  * of 2048 positions). Then each block adds the rows of one chunk of sorted positions. Where an
@@ -57,26 +57,30 @@ __device__ __forceinline__ void zfd_index_report(const zfd_index &x, int64_t i, 
 /* T: a piece of a row; a row has pieces.by of them. */
 template <class T>
 __global__ void zfd_gather_kernel(int64_t count, zfd_divisor pieces, zfd_index index, T *out,
-                                  const T *table)
+                                  const T *table, T none)
 {
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < count;
          n += (int64_t)gridDim.x * blockDim.x) {
         int64_t i = zfd_divide(n, pieces), piece = n - i * pieces.by;
         int64_t row = zfd_index_at(index.at, index.wide, i);
         if (!piece && !zfd_index_good(index, row)) zfd_index_report(index, i, row);
-        out[n] = zfd_index_here(index, row) ? table[(row - index.first) * pieces.by + piece] : T();
+        out[n] = zfd_index_here(index, row) ? table[(row - index.first) * pieces.by + piece] : none;
     }
 }
 
 template <class T> static void zfd_gather_launch(const zf_launch *l, int64_t bytes)
 {
+    const uint32_t half = 0x80008000u, one = l->out.dtype == ZF_F32 ? 0x80000000u : half;
+    const uint32_t minus_0[4] = {one, one, one, one};
+    T none;
+    memcpy(&none, minus_0, sizeof none);
     int64_t pieces = bytes / (int64_t)sizeof(T), count = zfd_count(&l->args[1]) * pieces;
     ZFD_LAUNCH(zfd_gather_kernel<T>, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)), ZFD_THREADS, 0,
                zfd_stream(l), count, zfd_divisor_of(pieces, count),
                zfd_index_of(l, l->args[0].shape.dims[0], ZF_INT(l, gather_rows, first),
                             ZF_INT(l, gather_rows, of)),
                static_cast<T *>(l->out.data),
-               static_cast<const T *>(l->args[0].data));
+               static_cast<const T *>(l->args[0].data), none);
 }
 
 static zf_status zfd_cuda_gather_rows(const zf_launch *l)
@@ -342,7 +346,9 @@ static int zfd_scatter_sort(const zf_launch *l, const zfd_scatter *s)
     memset(&pass, 0, sizeof pass);
     pass.index = zfd_index_of(l, s->rows, ZF_INT(l, scatter_rows, first),
                               ZF_INT(l, scatter_rows, of));
-    pass.padding = ZF_INT(l, scatter_rows, padded) ? ZF_INT(l, scatter_rows, padding) : -1;
+    pass.padding = ZF_INT(l, scatter_rows, padded)
+                       ? ZF_INT(l, scatter_rows, padding) - ZF_INT(l, scatter_rows, first)
+                       : -1;
     pass.starts = s->starts, pass.count = s->count, pass.tiles = s->tiles;
     for (pass.shift = 0; pass.shift == 0 || s->rows >> pass.shift; pass.shift += ZFD_SORT_BITS) {
         pass.keys = s->keys[to], pass.positions = s->positions[to];

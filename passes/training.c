@@ -1,6 +1,6 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  cut  fuse  stages
+ *     lora  fuse  divide  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  cut  fuse  stages
  *     recompute  zero  offload  prefetch  recompute.c has the list of these, which run in trials too
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
@@ -63,6 +63,11 @@ static zf_status zfi_pass_context(zf_graph *g, const zf_training *t)
         g, &(zf_context_desc){.parts = t->context, .sections = zfi_context_sections(t)});
 }
 
+static zf_status zfi_pass_divide(zf_graph *g, const zf_training *t)
+{
+    return zf_divide(g, zfi_tensor_sections(t));
+}
+
 static bool zfi_wants_stages(const zf_training *t)
 {
     return t->stages.ranks != 0 || (t->stages.layers && *t->stages.layers);
@@ -101,9 +106,10 @@ static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
     d.as_trained = false; /* of the second one */
     if (!d.tile_bytes) d.tile_bytes = t->tile.bytes;
     if ((zfi_wants_cut(t) || zfi_wants_context(t)) && !(d.without && !strcmp(d.without, "all"))) {
-        /* The weights that qkv joins are cut one by one. */
-        if (snprintf(without, sizeof without, "%s%sqkv", d.without ? d.without : "",
-                     d.without && *d.without ? "," : "") >= (int)sizeof without)
+        /* The weights that qkv joins are cut one by one, the table that embedding reads by rows. */
+        if (snprintf(without, sizeof without, "%s%sqkv%s", d.without ? d.without : "",
+                     d.without && *d.without ? "," : "",
+                     zfi_wants_cut(t) ? ",embedding" : "") >= (int)sizeof without)
             return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_fuse: without is too long");
         d.without = without;
     }
@@ -249,6 +255,7 @@ static const zfi_pass zfi_forward_passes[] = {
     {"lora", zfi_wants_lora, zfi_pass_lora},
     {"param_groups", zfi_wants_groups, zfi_pass_groups},
     {"fuse", zfi_wants_fuse, zfi_pass_fuse},
+    {"divide", zfi_wants_cut, zfi_pass_divide},
     {"precision", zfi_wants_precision, zfi_pass_precision},
     {"tile", zfi_wants_tile, zfi_pass_tile},
     {"autograd", zfi_wants_training, zfi_pass_autograd},

@@ -27,6 +27,12 @@ static const op_case more[] = {
     {"matmul", "f[4,R,N] f[M,N]", "matmul %1, %2 {transpose_b=true} : f[4,R,M]", EXACT, 0, 0, 0},
     {"head_loss", "f[R,M] f[N,M] l[R] v[R] f[N]",
      "head_loss %1, %2, %3, %4, %5 {ignore=-100} : g[]", EXACT, 0, 0, 0},
+    {"head_part_grad", "f[R,M] f[N,M] l[R] v[R] f[N]",
+     "head_part %1, %2, %3, %5 {ignore=-100 temperature=0.7 sections=4 entropy=true} : g[R,4,5]\n"
+     "head_join_grad %4, %6, %3 {ignore=-100} : g[R,4,5]\n"
+     "head_part_grad %1, %2, %3, %7, %6, %5 "
+     "{ignore=-100 temperature=0.7 sections=4 entropy=true} : g[R,M]",
+     EXACT, 0, 0, 0},
     {"dropout", "f[R,N]", "dropout %1 : f[R,N]", EXACT, 0, 0, 0},
     {"linear", "f[R,N] f[M,N]", "linear %1, %2 {sections=4 wide=true} : g[R,M]", EXACT, 0, 0, 0},
     {"attention", "f[4,R,W] f[4,1,1,R]", "attention %1, %2 {heads=1 scale=0.5} : f[4,R,N]", EXACT,

@@ -337,6 +337,26 @@ static const op_case cases[] = {
     {"head_logp_grad", "f[R,M] f[N,M] l[R] v[R] f[N]",
      "head_logp_grad %1, %2, %3, %4, %5 {ignore=-100 temperature=0.7} : g[R,M]", NORM, 160, 0,
      NEEDS_N | REFUSED},
+    {"head_part", "f[R,M] f[N,M] l[R] f[N]",
+     "head_part %1, %2, %3, %4 {ignore=-100 temperature=0.7 sections=1} : g[R,1,4]", NORM, 160, 0,
+     NEEDS_N | NO_GRADIENT},
+    {"head_join", "f[R,M] f[D,M] l[R] f[D]",
+     "head_part %1, %2, %3, %4 {ignore=-100 temperature=0.7 sections=2 entropy=true} : g[R,2,5]\n"
+     "head_join %5, %3 {ignore=-100} : g[R]",
+     NORM, 160, 0, NEEDS_N},
+    {"head_join", "f[R,M] f[N,M] l[R]",
+     "head_part %1, %2, %3 {ignore=-100 temperature=1 sections=1} : g[R,1,4]\n"
+     "head_join %4, %3 {ignore=-100} : g[R]",
+     NORM, 160, 0, NEEDS_N},
+    {"head_join_grad", "f[R,M] f[D,M] l[R] v[R]",
+     "head_part %1, %2, %3 {ignore=-100 temperature=1 sections=2} : g[R,2,4]\n"
+     "head_join_grad %4, %5, %3 {ignore=-100} : g[R,2,4]",
+     NORM, 160, 0, NEEDS_N | REFUSED},
+    {"head_part_grad", "f[R,M] f[D,M] l[R] v[R] f[D]",
+     "head_part %1, %2, %3, %5 {ignore=-100 temperature=0.7 sections=2} : g[R,2,4]\n"
+     "head_join_grad %4, %6, %3 {ignore=-100} : g[R,2,4]\n"
+     "head_part_grad %1, %2, %3, %7, %6, %5 {ignore=-100 temperature=0.7 sections=2} : g[R,M]",
+     NORM, 160, 0, NEEDS_N | REFUSED},
     {"saved", "f[R,N] f[M,N] f[M]",
      "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
      REFUSED},
@@ -594,7 +614,7 @@ static const op_case cases[] = {
     {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'R',
      NEEDS_N},
     {"scatter_rows", "f[R,M] x[R]",
-     "scatter_rows %1, %2 {rows=N padded=true padding=0 first=2 of=100000} : f[N,M]", TERMS, 0, 'R',
+     "scatter_rows %1, %2 {rows=N padded=true padding=3 first=2 of=100000} : f[N,M]", TERMS, 0, 'R',
      NEEDS_N},
     {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N padded=true padding=0} : f[N,M]",
      TERMS, 0, 'R', NEEDS_N},

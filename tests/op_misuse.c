@@ -106,6 +106,22 @@ static const struct {
      "padding = 2 is only for padded=true"},
     {IN(1, "f32[4,8]") IN(2, "i32[3]") "%3 = gather_rows %1, %2 {first=7 of=9} : f32[3,8]\n",
      "4 rows from row 7 on are not in 9"},
+    {IN(1, "f32[4,8]") IN(2, "f32[6,8]") IN(3, "i32[4]")
+     "%4 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[4,4,4]\n",
+     "6 rows of w are not whole sections of 4"},
+    {IN(1, "f32[4,8]") IN(2, "f32[6,8]") IN(3, "i32[4]")
+     "%4 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4 of=24 first=3} : f32[4,4,4]\n",
+     "6 rows of w are not whole sections of 4"},
+    {IN(1, "f32[4,8]") IN(2, "f32[6,8]") IN(3, "i32[4]") IN(4, "f32[4,2,4]") IN(5, "f32[4,3,4]")
+     "%6 = head_part_grad %1, %2, %3, %4, %5 {temperature=1 sections=2} : f32[4,8]\n",
+     "operand 4 must be as the result of head_part is"},
+    {IN(1, "f32[4,2,3]") IN(2, "i32[4]") "%3 = head_join %1, %2 : f32[4]\n",
+     "operand 0 must be a result of head_part"},
+    {IN(1, "f32[4,2,4]") IN(2, "i32[5]") "%3 = head_join %1, %2 : f32[4]\n",
+     "the labels must be integers, [4]"},
+    {IN(1, "f32[5]") IN(2, "f32[4,2,4]") IN(3, "i32[4]")
+     "%4 = head_join_grad %1, %2, %3 : f32[4,2,4]\n",
+     "dy must be f32[4]"},
     {IN(1, "i32[4]") IN(2, "i32[]") IN(3, "i32[]") "%4 = cross_entropy %1, %2, %3 : f32[]\n",
      "the logits must be float: f32, bf16, f16 or f64"},
     {IN(1, "f32[4,8]") IN(2, "bf16[4,8]") "%3 = swiglu %1, %2 : f32[4,8]\n",

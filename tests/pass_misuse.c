@@ -22,6 +22,8 @@
 static const struct {
     const char *graph, *passes, *error;
 } texts[] = {
+    {"%1 = input \"x\" : f32[4]\noutput %1 \"y\"\n", "divide sections=-1",
+     "zf_divide: -1 sections; 0 or more are needed"},
     {UPDATE "%7 = relu %1 : f32[4,8]\n%8 = mul %5, %7 : f32[4,8]\n"
             "sgd %3, %8, %2\nsgd %4, %6, %2\n",
      "zero stage=1 world=2", "it mixes elements of a parameter with another tensor"},

@@ -12,7 +12,8 @@
  * parameters and states after one step and after three, and gradients, must be equal to the last
  * bit. There are two exceptions. After `fuse`, reference kernels round less often, and fast ones
  * may add in another order if the sentence says so ("rounding"): they must be equal within 2e-6 of
- * the largest element; with quantised gradients within a quarter of it. After `precision`, float outputs must be near those before. New gradients
+ * the largest element, as after `divide`; with quantised gradients within a quarter of it. After
+ * `precision`, float outputs must be near those before. New gradients
  * must equal finite differences (in f64), clipped ones must be scaled by the rule, and updates must
  * change every parameter with a gradient and no other. `lora` is compared on first values, with which
  * nothing changes. A plan must also give these numbers without
@@ -321,7 +322,8 @@ static bool check_numbers(const char *line, const char *before, const char *afte
 {
     const bool sums = strstr(line, "nodes=") != NULL; /* in the order of nodes */
     double within = strstr(line, "quantized_") ? 0.25 /* of 8 bits, 4 bits and 4 bits again */
-                    : sums || (runs(line, "fuse", NULL) && (rounds || !fast)) ? 2e-6
+                    : sums || runs(line, "divide", NULL) || (runs(line, "fuse", NULL) && (rounds || !fast))
+                        ? 2e-6
                                                                               : 0;
     zf_error error = {ZF_OK, ""};
     /* What zf_lora adds begins as zeros. */

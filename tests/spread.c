@@ -198,6 +198,18 @@ TEST(spread_rules_are_checked)
          "along which linear is not to be cut"},
         {"%5 = add %2, %1 : f32[4,8@tensor]\n",
          "%2 is cut over tensor, and %1 is not cut alike at dimension 1"},
+        {"%5 = input \"t\" : f32[4@tensor,8]\n%6 = input \"i\" : i32[3]\n"
+         "%7 = gather_rows %5, %6 {of=6} : f32[3,8]+tensor\n",
+         "its rows are cut over tensor: first must be 0, and of 8"},
+        {"%5 = input \"t\" : f32[4@tensor,8]\n%6 = input \"i\" : i32[3]\n"
+         "%7 = gather_rows %5, %6 {of=8} : f32[3,8]+tensor\n%8 = tanh %7 : f32[3,8]\n",
+         "%7 is a sum over tensor that is still to be made"},
+        {"%6 = input \"i\" : i32[4]\n"
+         "%7 = scatter_rows %1, %6 {rows=4 of=8 over=context} : f32[4@context,8]\n",
+         "the ranks have no axis context: the line mesh must name it"},
+        {"%6 = input \"i\" : i32[4]\n"
+         "%7 = scatter_rows %1, %6 {rows=4 of=9 over=tensor} : f32[4@tensor,8]\n",
+         "its rows are cut over tensor: first must be 0, and of 8"},
         {"%5 = input \"g\" : f32[8]\n"
          "%6 = residual_norm %2, %2, %5, %5 {p=0.5 stream=1 eps=1e-05} : f32[4,8@tensor]\n",
          "residual_norm is not to be cut, and an operand is cut over tensor"},

@@ -13,14 +13,15 @@ enum { BATCH = 4, STEPS = 3, MOST = 1 << 15 };
 
 typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
 
-static double dropout; /* of models */
+static double dropout; /* of models, */
+static int64_t words = VOCAB;
 
 static void build_llama(zf_graph *g, bool tied, int64_t batch)
 {
     llm_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) return;
-    c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 8;
+    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 8;
     c.intermediate = 48, c.positions = 16, c.tied = tied;
     llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
 }
@@ -30,7 +31,7 @@ static void build_gpt(zf_graph *g, int64_t batch)
     gpt_config c;
     zf_error error = {ZF_OK, ""};
     if (!gpt_config_load("small", &c, &error)) return;
-    c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
+    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
     c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = dropout;
     gpt_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
 }
@@ -40,7 +41,7 @@ static void build_bert(zf_graph *g, int64_t batch)
     bert_config c;
     zf_error error = {ZF_OK, ""};
     if (!bert_config_load("tiny", &c, &error)) return;
-    c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
+    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
     c.positions = 16, c.dropout = c.attention_dropout = dropout;
     bert_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS, .predictions = 2 * batch},
                false);
@@ -77,6 +78,11 @@ static zf_status change(zf_graph *g)
     return zf_passes(g, &t);
 }
 
+static bool is_word(const char *input)
+{
+    return !strcmp(input, "input_ids") || !strcmp(input, "labels");
+}
+
 static void feed(test *t, member *m, int64_t part, int step)
 {
     static unsigned char bytes[8 * 4096];
@@ -85,7 +91,8 @@ static void feed(test *t, member *m, int64_t part, int step)
         const int64_t count = zf_shape_count(node.shape);
         if (node.op != ZF_OP_input) continue;
         for (int64_t i = 0; i < count; i++) {
-            const double x = element(node.name, i, part, step);
+            double x = element(node.name, i, part, step);
+            if (is_word(node.name)) x = (double)words - 1 - x; /* the last one among them */
             if (node.dtype == ZF_U8) bytes[i] = (unsigned char)x;
             else if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
             else if (node.dtype == ZF_F64) ((double *)(void *)bytes)[i] = x;
@@ -226,6 +233,9 @@ static int compare_value(test *t, const zf_node *node, int32_t tensor)
         if (*zf_program_error(several.programs[r]))
             test_fail(t, __FILE__, __LINE__, node->name, zf_program_error(several.programs[r]));
         cut += zf_shape_count(part[r].shape) != zf_shape_count(whole.shape);
+        if (whole.shape.rank == 2 && whole.shape.dims[0] == words && words != VOCAB &&
+            part[r].shape.dims[0] != words / tensor)
+            test_fail(t, __FILE__, __LINE__, node->name, "the vocabulary is not cut");
         if (is_part(whole.bytes, whole.shape, part[r].bytes, part[r].shape,
                     zf_dtype_size(node->dtype), r % tensor, groups_of(node->name)))
             continue;
@@ -328,6 +338,21 @@ TEST_ONCE(tensor_dropout)
     how = (zf_training){.fuse.without = "all"};
     check_model(t, BERT, 2, 2);
     dropout = 0;
+}
+
+/* The vocabulary is cut: lookups, the head and its loss, tied and not. */
+TEST_ONCE(tensor_vocabulary)
+{
+    words = 64;
+    how = (zf_training){.loss = ZF_NONE};
+    check_model(t, LLAMA, 2, 4);
+    check_model(t, LLAMA_TIED, 2, 2);
+    check_model(t, BERT, 4, 8);
+    how.precision.dtype = ZF_BF16, how.clip = 0.05;
+    check_model(t, LLAMA_TIED, 2, 8);
+    check_model(t, BERT, 2, 4);
+    check_model(t, GPT, 2, 4);
+    words = VOCAB;
 }
 
 TEST_ONCE(tensor_bf16)

@@ -175,6 +175,12 @@ static void run_context(call *c)
     if (ready(c)) ran(c, zf_context(c->graph, &d));
 }
 
+static void run_divide(call *c)
+{
+    const int32_t sections = (int32_t)take_number(c, "sections");
+    if (ready(c)) ran(c, zf_divide(c->graph, sections));
+}
+
 static void run_cut(call *c)
 {
     const zf_cut_desc d = {.parts = (int32_t)take_number(c, "parts"),
@@ -373,6 +379,7 @@ static const pass passes[] = {
     {"precision", "DTYPE", "compute in bf16 or f16, over f32 master weights; a loss scale",
      run_precision},
     {"fuse", "", "merge nodes into fused ones; near misses are printed as comments", run_fuse},
+    {"divide", "[sections=N]", "the head of a loss is in sections, which cut shares", run_divide},
     {"cut", "[parts=N] [sections=N]",
      "ranks along tensor share layers: heads, and pairs of products",
      run_cut},

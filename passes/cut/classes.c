@@ -126,6 +126,18 @@ static int32_t zfi_parallel_value(const zf_graph *g, int32_t id, int32_t value)
     return node->saved[value - ZFI_CUT_RESULT - 1];
 }
 
+/* The node reads rows of a parameter that has more rows than others: ids of words. What has some rows,
+ * as positions do, is not worth a sum over ranks. */
+static bool zfi_is_vocabulary(const zf_graph *g, int32_t id)
+{
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
+        const zfi_node *x = &g->nodes[g->nodes[id].args[k]];
+        if (x->op == ZF_OP_param && x->shape.rank == 2 && x->shape.dims[0] >= 2 * x->shape.dims[1])
+            return true;
+    }
+    return false;
+}
+
 /* Joins the dimensions of one letter. */
 static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l)
 {
@@ -133,6 +145,7 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     const zfi_cut_letter *letter = &cuts->letter[l];
     const bool tree = zfi_may_have_sections(g, &g->nodes[id]) &&
                       zfi_cut_sums(cuts, l, ZFI_CUT_RESULT);
+    const bool rows = letter->first >= 0;
     bool weighs = false;
     int64_t most = letter->most;
     int32_t first = -1;
@@ -149,11 +162,10 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
         }
     }
     if (first < 0) return;
-    if ((letter->whole || letter->first >= 0 || (tree && letter->size % c->d.sections)) &&
-        !c->at[first].why)
+    if ((letter->whole || ((tree || rows) && letter->size % c->d.sections)) && !c->at[first].why)
         c->at[first].why = id;
     c->at[first].most = zfi_gcd(c->at[first].most, most);
-    c->at[first].second |= weighs && tree;
+    c->at[first].second |= weighs && (tree || (rows && zfi_is_vocabulary(g, id)));
 }
 
 /* Dimensions without a letter are not cut. */

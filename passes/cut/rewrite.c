@@ -22,6 +22,15 @@ static void zfi_parallel_shape(zfi_parallel *c, int32_t id, int32_t attribute)
     if (copy) node->attributes[attribute].list.data = copy;
 }
 
+/* The rank has a part of the rows. */
+static void zfi_parallel_rows(zfi_parallel *c, zfi_node *node, const zfi_cut_letter *letter)
+{
+    const int32_t over = zfi_attribute_index(c->graph->records[node->op], "over");
+    if (c->d.parts < 2) return;
+    node->attributes[letter->of].i = letter->size;
+    if (over >= 0) node->attributes[over].i = ZF_OVER_TENSOR;
+}
+
 /* Attributes of the node as a rank runs it. */
 static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
 {
@@ -46,6 +55,7 @@ static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
         }
         for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
             if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= c->d.parts;
+        if (cuts.letter[l].first >= 0) zfi_parallel_rows(c, node, &cuts.letter[l]);
     }
     if (cuts.shape >= 0) zfi_parallel_shape(c, id, cuts.shape);
 }
@@ -65,7 +75,8 @@ static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
         if (several) node->spread.differs |= zfi_axis_bit(ZF_OVER_TENSOR);
     }
     if (c->sums[id] && several) node->spread.sum |= zfi_axis_bit(ZF_OVER_TENSOR);
-    if (c->sums[id] && zfi_is_half(node->dtype)) node->dtype = ZF_F32;
+    if (c->sums[id] && zfi_is_half(node->dtype) && zfi_attribute_of(c->graph, node, "wide"))
+        node->dtype = ZF_F32;
 }
 
 /* What a node was before, as far as it changes. */

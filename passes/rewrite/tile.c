@@ -37,7 +37,7 @@
  *               which are added in the dtype of x. In f32 both are sums of n terms in some order:
  *               each is within (n - 1) 2^-24 sum over n of |du w| of the exact one. In 16 bits dx is
  *               rounded once for each piece, not once
- *     lookups   equal, but that a sum with 0 makes 0 of -0; the table's gradient equal
+ *     lookups   equal; the table's gradient equal
  *     norms     equal: pieces begin at multiples of 1024 elements, so blocks are the same, and they
  *               are added in the same order
  *
@@ -227,18 +227,17 @@ static int32_t zfi_tile_lookup(zfi_tiler *t, int32_t id)
     zf_graph *g = t->graph;
     const zfi_node node = g->nodes[id]; /* appending moves the nodes */
     const int64_t of = g->nodes[node.args[0]].shape.dims[0];
-    const bool padded = ZF_INT(&node, gather_rows, padded) != 0;
     int64_t first = 0;
     int32_t sum = 0;
     for (int32_t n = 0; n < t->pieces[node.args[0]] && !g->error.status; n++) {
         const int32_t part = t->first[node.args[0]] + n;
-        const int64_t rows = g->nodes[part].shape.dims[0],
-                      padding = ZF_INT(&node, gather_rows, padding) - first;
-        const bool here = padded && padding >= 0 && padding < rows;
-        const int32_t found = zfi_append_nodes(
-            g, gather_rows,
-            zfi_with({.i = here}, {.i = here ? padding : 0}, {.i = first}, {.i = of}), part,
-            node.args[1]);
+        const int64_t rows = g->nodes[part].shape.dims[0];
+        const int32_t found =
+            zfi_append_nodes(g, gather_rows,
+                             zfi_with(ZF_ATTRIBUTE(&node, gather_rows, padded),
+                                      ZF_ATTRIBUTE(&node, gather_rows, padding), {.i = first},
+                                      {.i = of}),
+                             part, node.args[1]);
         sum = sum && found ? zfi_append_nodes(g, add, NULL, sum, found) : found;
         first += rows;
     }

@@ -27,21 +27,23 @@ static int32_t zfi_drawn_by(const zf_graph *g, int32_t id)
 
 /* The letter by which rows of the node's table are counted, where the table is cut; *of: a value
  * that has it, at dimension *d. -1: there is none. */
-static int32_t zfi_cut_table(const zf_graph *g, const zfi_node *node, zfi_cuts *cuts, int32_t *of,
-                             int32_t *d)
+static int32_t zfi_cut_table(const zf_graph *g, int32_t id, zfi_cuts *cuts, int32_t *of, int32_t *d)
 {
-    bool cut = false;
+    const zfi_node *node = &g->nodes[id];
+    bool cut = zfi_rows_over(g, node) != 0;
     for (int32_t k = 0; k < node->arg_count; k++)
         cut |= zfi_spread_cut(&g->nodes[node->args[k]].spread) != 0;
     if (!cut || !g->records[node->op]->cuts || !strchr(g->records[node->op]->cuts, '+') ||
         !zfi_cut_of(g, node, cuts))
         return -1;
-    for (int32_t k = 0; k < node->arg_count; k++)
-        for (*d = 0; cuts->given[k] && *d < g->nodes[node->args[k]].shape.rank; ++*d) {
-            const int32_t l = cuts->at[k][*d];
-            *of = node->args[k];
+    for (int32_t v = 0; v <= ZFI_CUT_RESULT; v++) {
+        *of = v < node->arg_count ? node->args[v] : id;
+        if (v >= node->arg_count && v < ZFI_CUT_RESULT) continue;
+        for (*d = 0; cuts->given[v] && *d < g->nodes[*of].shape.rank; ++*d) {
+            const int32_t l = cuts->at[v][*d];
             if (l >= 0 && cuts->letter[l].first >= 0 && g->nodes[*of].spread.at[*d]) return l;
         }
+    }
     return -1;
 }
 
@@ -51,12 +53,11 @@ static bool zfi_set_own(const zf_program *p, int32_t id, zf_launch *l, zfi_own_o
     const zf_graph *g = p->graph;
     const int32_t drawn = zfi_drawn_by(g, id);
     zfi_cuts cuts;
-    int32_t of, d, letter = zfi_cut_table(g, &g->nodes[id], &cuts, &of, &d);
+    int32_t of, d, letter = zfi_cut_table(g, id, &cuts, &of, &d);
     if (drawn) own->share = zfi_share_here(p, drawn), l->share = &own->share;
     if (letter < 0) return drawn != 0;
     memcpy(own->attributes, l->attributes, sizeof own->attributes);
-    own->attributes[cuts.letter[letter].first].i +=
-        zfi_share_here(p, of).at[d];
+    own->attributes[cuts.letter[letter].first].i += zfi_share_here(p, of).at[d];
     l->attributes = own->attributes;
     return true;
 }

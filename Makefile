@@ -496,6 +496,7 @@ bits: build/bert build/gpt build/llm ## the same bits at every stage, bucket, pr
 
 kill: build/bert build/llm ## runs that are killed at random moments and resumed (some minutes)
 	sh tests/kill.sh build/bert 100
+	sh tests/kill.sh build/llm 50 layouts
 	for what in dpo grpo ppo; do sh tests/kill.sh build/llm 10 $$what || exit 1; done
 
 bless: build/tests ## rewrite the expectations in tests/passes/ (then read the diff)

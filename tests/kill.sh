@@ -1,8 +1,9 @@
 #!/bin/sh
 # A run that is killed at random moments: sh tests/kill.sh [PROGRAM [COUNT [WHAT]]] (make kill: 100 times)
 #
-# WHAT: disk (default), a pretraining by build/bert with values on a disk; dpo, grpo or ppo by
-# build/llm, saved amid the steps of iterations. Each time the run is resumed from its last
+# WHAT: disk (default), a pretraining by build/bert with values on a disk; layouts, one by build/llm, whose
+# ranks are another mesh at each turn; dpo, grpo or ppo by build/llm, saved amid the steps of iterations.
+# Each time the run is resumed from its last
 # checkpoint, with other values on the disk, or begun again where it had none. Its parameters in the
 # end are those of a run that nothing has stopped, byte for byte, and of the files on the disk none is
 # left.
@@ -35,6 +36,28 @@ run_disk() {
         --offload-dir "$work/offload" --prefetch $prefetch --save "$name" --save-every 3 \
         --dump "$name.p" "$@" > "$name.out" 2>&1
 }
+# Ranks along pipe, data and tensor: always eight parts of the batch, and two sections.
+run_layouts() {
+    name=$work/$1
+    case $(($2 % 6)) in
+    0) how='--micro-batches 8' ;;
+    1) how='--ranks 8 --pipe 2 --tensor 2 --micro-batches 4 --zero 3' ;;
+    2) how='--ranks 4 --micro-batches 2 --zero 2' ;;
+    3) how='--ranks 4 --pipe 4 --micro-batches 8' ;;
+    4) how='--ranks 8 --pipe 2 --pipe-layers 3,1 --micro-batches 2 --zero 1' ;;
+    *) how='--ranks 4 --tensor 2 --micro-batches 4 --zero 3' ;;
+    esac
+    shift 2
+    # shellcheck disable=SC2086 # words
+    exec "$program" pretrain --model "$work/four.json" --corpus docs/data/stories.txt \
+        --vocab docs/data/vocab.txt --seq 32 --batch 8 --steps 30 --precision f32 --eval-batches 0 --threads 1 \
+        --sections tensor=2 --quiet --save "$name" --save-every 3 $how "$@" > "$name.out" 2>&1
+}
+# What a run has in the end, as NAME.p: checkpoints of ranks are those of one rank when they are exported.
+ends() {
+    [ "$what" != layouts ] ||
+        { "$program" export --load "$work/$1" "$work/$1.safetensors" && mv "$work/$1.safetensors" "$work/$1.p"; }
+}
 # rewards COMMAND NAME TURN OPTIONS...: ranks and stages depend on the turn.
 rewards() {
     command=$1
@@ -61,7 +84,9 @@ run_ppo() {
 }
 load() { [ ! -d "$work/killed" ] || echo "--load $work/killed"; }
 
-if [ "$what" = disk ]; then
+if [ "$what" = layouts ]; then
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 4/' docs/data/llama.json > "$work/four.json"
+elif [ "$what" = disk ]; then
     small_text 40 9 > "$work/text"
     "$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
 else
@@ -70,7 +95,7 @@ else
         > /dev/null || exit 1
 fi
 begun=$(date +%s%N)
-(run_$what whole 0) || { cat "$work/whole.out"; exit 1; }
+(run_$what whole 0) && ends whole || { cat "$work/whole.out"; exit 1; }
 most=$((($(date +%s%N) - begun) / 1000)) # microseconds
 seed=$(date +%s)
 echo "seed $seed, $most microseconds without a kill"
@@ -89,7 +114,7 @@ while [ $killed -lt "$count" ]; do
     left=$((left + $(ls "$work/offload" | wc -l)))
     [ $status -ne 0 ] || rm -rf "$work"/killed*
 done
-(run_$what killed 0 $(load)) || { cat "$work/killed.out"; exit 1; }
+(run_$what killed 0 $(load)) && ends killed || { cat "$work/killed.out"; exit 1; }
 cmp "$work/whole.p" "$work/killed.p" || exit 1
 # A process that is killed with requests in the kernel holds its lock a little longer than it lives.
 # The run after it may leave its file then; the next one removes it.

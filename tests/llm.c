@@ -368,6 +368,29 @@ TEST_ONCE(llm_qwen2_moe_trains_as_by_transformers) { check_trained(t, 27); }
 TEST_ONCE(llm_qwen3_moe_trains_as_by_transformers) { check_trained(t, 28); }
 TEST_ONCE(llm_olmoe_trains_as_by_transformers) { check_trained(t, 29); }
 
+/* The loss of a model with experts is a sum over the parts of a batch, with and without that of
+ * routers. */
+TEST_ONCE(llm_experts_are_trained_in_parts)
+{
+    const sample_shape shape = {.batch = 1, .sequence = TOKENS};
+    for (int aux = 0; aux < 2; aux++) {
+        zf_training training = {.zero = {.stage = 3, .world = 2, .micro_batches = 2}};
+        llm_config c;
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = zf_graph_new(NULL);
+        NEED(t, g, NULL);
+        if (llm_config_load(folder_of(26), &c, &error)) {
+            c.of.aux_loss = 0.25 * aux;
+            training.loss = llm_build(g, &c, &shape, SAMPLE_TRAIN);
+            zf_passes(g, &training);
+            error.status = zf_graph_status(g);
+            snprintf(error.text, sizeof error.text, "%s", zf_graph_error(g));
+        }
+        zf_graph_free(g);
+        OK(t, error.status, error.text);
+    }
+}
+
 TEST_ONCE(llm_experts_need_floats)
 {
     static session s;

@@ -269,7 +269,7 @@ zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sam
     llm_routers routers = {.trains = purpose == SAMPLE_TRAIN};
     zf_tensor words, x;
     causal_blocks(&in, &rows, c->layout, c->heads);
-    in.cap = c->last_cap;
+    in.cap = c->last_cap, in.moved = c->experts > 0;
     if (routers.trains && c->experts)
         routers.layer = calloc((size_t)c->layers, sizeof *routers.layer);
     x = body(g, c, &rows, &in, &routers, &words);

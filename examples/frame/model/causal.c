@@ -245,9 +245,9 @@ zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
     if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words, in), "logits");
     loss =
         zf_cross_entropy(head(x, words, in), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight);
-    if (!zf_valid(in->penalty)) return zf_output(loss, "loss");
-    return zf_output_ex(zf_add(loss, in->penalty), "loss",
-                        &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+    if (zf_valid(in->penalty)) loss = zf_add(loss, in->penalty);
+    if (!in->moved) return zf_output(loss, "loss");
+    return zf_output_ex(loss, "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
 }
 
 /* -------------------------------------------------------------------------------------- data */

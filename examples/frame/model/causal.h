@@ -41,6 +41,9 @@ typedef struct causal_inputs {
     zf_tensor past;
     zf_decode_inputs decode;
     zf_tensor penalty; /* added to the loss of a text: f32 [], a sum over parts; invalid: none */
+    /* Tokens do not stay in their rows, as with experts: the loss of a text then says that it is a sum
+     * over parts, which cannot be derived */
+    bool moved;
     double cap; /* logits become cap tanh(logit / cap); 0: they stay */
 } causal_inputs;
 

@@ -423,6 +423,7 @@ typedef struct zf_run {
     int32_t nodes; /* of the ranks along data, with as many in each (zf_zero_desc.nodes) */
     int32_t shard; /* the number of this rank's shards: 0, 1, ... */
     bool evaluate; /* dropout passes through */
+    const char *task; /* of a pipeline's schedule, for messages: "F 1 3 of stage 1"; NULL: none */
 } zf_run;
 
 /* The ranks first, first + stride, ...: `count` of them; count 0: all. */

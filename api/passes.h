@@ -225,6 +225,29 @@ typedef struct zf_context_desc {
 } zf_context_desc;
 ZF_API zf_status zf_context(zf_graph *graph, const zf_context_desc *desc);
 
+/* Which of several orders it is. Idle is the time that each rank waits in a step, where its tasks
+ * take F, B and W for a micro-batch, with p ranks. A rank r keeps what the backward pass needs of
+ * so many micro-batches of m (PIPELINES, below). */
+typedef enum zf_pipe_kind {
+    ZF_PIPE_1F1B,        /* idle (p-1)(F+B+W), keeps p-r */
+    ZF_PIPE_GPIPE,       /* idle (p-1)(F+B+W), keeps m */
+    /* idle (p-1)(F+B+W)/v, keeps 2(p-1-r) + (v-1)p + 1 of one of its v chunks; m is a multiple of
+     * p */
+    ZF_PIPE_INTERLEAVED,
+    ZF_PIPE_ZB_H1,       /* idle (p-1)(F+B-W), keeps p */
+    /* Two chunks: rank r has r and 2p-1-r. Idle (p-1)F/2, at the ends of the step alone, where m is
+     * 2p-1 or more and F, B and W are equal; keeps 2p of one chunk */
+    ZF_PIPE_ZB_V
+} zf_pipe_kind;
+/* "1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"; NULL after the last */
+ZF_API const char *zf_pipe_kind_name(zf_pipe_kind kind);
+
+/* What the ranks along pipe do in a step of several micro-batches. */
+typedef struct zf_pipe_schedule {
+    zf_pipe_kind kind;
+    int32_t chunks; /* stages of each rank; 0: 2 of zb-v and of interleaved, 1 of others */
+} zf_pipe_schedule;
+
 /* Gives each rank along the axis pipe some of the layers: a stage. A layer is the nodes of one
  * numbered scope ("layer.7"), or those that use parameters of such names; gradients, updates and
  * states are where their layer is. What comes before the first layer is with it, what comes after
@@ -238,6 +261,11 @@ typedef struct zf_stages_desc {
      * one store must deal alike, which a graph that trains and one that does not need not do by
      * themselves */
     const char *layers;
+    /* Of a step that trains; with several chunks a stage is one of them, and a rank has several.
+     * It is run where the step has several micro-batches, as many as ranks or more
+     * (zf_zero_desc.micro_batches): tasks of different micro-batches overlap, and zf_step runs them
+     * all. Numbers do not depend on it */
+    zf_pipe_schedule schedule;
 } zf_stages_desc;
 ZF_API zf_status zf_stages(zf_graph *graph, const zf_stages_desc *desc);
 /* Leaves out what other stages have, as zf_compile does for its rank. For the plan of each stage:
@@ -918,23 +946,6 @@ ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
  *     B c m     and backward: the gradient of its input, and of its weights where there is no W
  *     W c m     the gradients of its weights
  */
-
-/* Which of several orders it is. Idle is the time that each rank waits in a step, where its tasks
- * take F, B and W for a micro-batch, with p ranks. A rank r keeps what the backward pass needs of
- * so many micro-batches of m. */
-typedef enum zf_pipe_kind {
-    ZF_PIPE_1F1B,        /* idle (p-1)(F+B+W), keeps p-r */
-    ZF_PIPE_GPIPE,       /* idle (p-1)(F+B+W), keeps m */
-    /* idle (p-1)(F+B+W)/v, keeps 2(p-1-r) + (v-1)p + 1 of one of its v chunks; m is a multiple of
-     * p */
-    ZF_PIPE_INTERLEAVED,
-    ZF_PIPE_ZB_H1,       /* idle (p-1)(F+B-W), keeps p */
-    /* Two chunks: rank r has r and 2p-1-r. Idle (p-1)F/2, at the ends of the step alone, where m is
-     * 2p-1 or more and F, B and W are equal; keeps 2p of one chunk */
-    ZF_PIPE_ZB_V
-} zf_pipe_kind;
-/* "1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"; NULL after the last */
-ZF_API const char *zf_pipe_kind_name(zf_pipe_kind kind);
 
 typedef struct zf_pipe {
     zf_pipe_kind kind;

@@ -567,6 +567,12 @@ ZF_API zf_status zf_write_range(zf_program *program, zf_tensor tensor, size_t of
  * on. */
 ZF_API zf_status zf_step(zf_program *program);
 
+/* The same of an input of micro-batch 0, 1, ... of the step. A step of stages with a schedule
+ * (zf_stages) runs its micro-batches together: their inputs have a value for each of them. When one
+ * of the last micro-batch is written, zf_step can be called, without zf_micro; inputs that were not
+ * written are those of the micro-batch before. In other steps `micro` is the next one: zf_write. */
+ZF_API zf_status zf_write_micro(zf_program *program, zf_tensor input, int64_t micro,
+                                const void *data, size_t bytes);
 /* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
  * zf_write and zf_micro; for the last, zf_write and zf_step. After an error the step starts anew.
  */

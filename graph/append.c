@@ -60,17 +60,42 @@ static bool zfi_settle_spread(zf_graph *g, int32_t id)
     return true;
 }
 
-/* The stage of a node: that to which it sends; or that of its operands, where these have one. */
+/* The stage of a node: that to which it sends; or that of its operands, where these have one; of
+ * several on one rank that for which it is appended, or the first. */
 static int16_t zfi_stage_of_new(const zf_graph *g, const zfi_new *n)
 {
     int16_t stage = 0;
     for (int32_t k = 0; k < n->arg_count; k++) {
         const int16_t its = g->nodes[n->args[k]].stage;
-        if (its && stage && its != stage) return 0;
-        if (its) stage = its;
+        if (its && stage && zfi_rank_of_stage(g, its - 1) != zfi_rank_of_stage(g, stage - 1))
+            return 0;
+        if (!stage) stage = its;
     }
     if (n->op == ZF_OP_bcast && ZF_INT(n, bcast, over) == ZF_OVER_PIPE) return 0;
-    return n->op == ZF_OP_send && stage ? (int16_t)(ZF_INT(n, send, to) + 1) : stage;
+    if (n->op == ZF_OP_send && stage) return (int16_t)(ZF_INT(n, send, to) + 1);
+    return stage && g->in_stage && !(g->records[n->op]->traits & ZF_OP_LEAF) &&
+                   zfi_rank_of_stage(g, stage - 1) == zfi_rank_of_stage(g, g->in_stage - 1)
+               ? g->in_stage
+               : stage;
+}
+
+/* Nodes that are appended belong to the task of node `id` of the micro section. */
+static void zfi_append_for(zf_graph *g, int32_t id)
+{
+    if (!g->schedule || g->nodes[id].update) return;
+    g->in_task = g->nodes[id].task, g->in_stage = g->nodes[id].stage;
+}
+
+/* The section of a node of the micro section: that in which it is appended, or where its operands
+ * are made if that is later. Leaves stand above all. */
+static uint8_t zfi_task_of_new(const zf_graph *g, const zfi_new *n)
+{
+    uint8_t task = g->in_task;
+    if (!g->schedule || g->records[n->op]->traits & ZF_OP_LEAF) return ZFI_TASK_F;
+    for (int32_t k = 0; k < n->arg_count; k++)
+        if (!g->nodes[n->args[k]].update && g->nodes[n->args[k]].task > task)
+            task = g->nodes[n->args[k]].task;
+    return task;
 }
 
 /* Appends a node after checking operands, attributes, name and shapes. Returns its id, or 0 with
@@ -159,6 +184,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     node.role = (uint8_t)n->role, node.of = n->of;
     if (record->traits & ZF_OP_LEAF) node.spread = n->spread;
     node.stage = zfi_stage_of_new(g, n);
+    if (!node.update) node.task = zfi_task_of_new(g, n);
     node.shown = n->op == ZF_OP_output ? n->args[0] : 0;
     node.scope = g->scope;
     node.file = g->file;

@@ -35,6 +35,7 @@ typedef struct zfi_node {
     uint8_t space; /* zf_space: where its value lies, and where it runs */
     uint8_t role;  /* zfi_role: what the library has made it for; */
     int16_t stage; /* of a pipeline: 1 + that at which it is; 0: at all */
+    uint8_t task;  /* of a pipeline: its section of the micro section, ZFI_TASK_F and so on */
     int32_t of;    /* the parameter of a state with a role; 0: none */
     int32_t shown; /* an output: the tensor that it was made of, whatever passes made of that; */
     bool sums;     /* which was a sum over examples then (graph/parts.c) */
@@ -51,6 +52,8 @@ typedef struct zfi_node {
     bool placed;                 /* the memory pass has given it bytes: */
     int64_t offset, bytes;
     int64_t scratch_offset, scratch_bytes; /* in use while it runs */
+    int32_t slots; /* of a pipeline's rank: copies of its value, one for each micro-batch in turn; */
+    int64_t apart; /* so many bytes from one to the next; slots 0: it has one */
 } zfi_node;
 
 typedef struct zfi_infer zfi_infer;
@@ -280,18 +283,24 @@ enum {
     ZFI_QUEUE_COMPUTE,
     ZFI_QUEUE_GATHER,
     ZFI_QUEUE_REDUCE,
+    ZFI_QUEUE_PIPE, /* sends between stages */
     ZFI_QUEUE_DOWNLOAD, /* device to host */
     ZFI_QUEUE_UPLOAD,   /* host to device */
     ZFI_QUEUE_READ,     /* disk to host */
     ZFI_QUEUE_WRITE,    /* host to disk */
     ZFI_QUEUES
 };
-static const char *const zfi_queue_names[ZFI_QUEUES] = {"compute", "gather", "reduce", "download",
-                                                        "upload",  "read",   "write"};
+static const char *const zfi_queue_names[ZFI_QUEUES] = {
+    "compute", "gather", "reduce", "pipe", "download", "upload", "read", "write"};
 
 /* The number of channels of a communicator: the queues on which ranks communicate, compute among
  * them. */
-enum { ZFI_CHANNELS = ZFI_QUEUE_REDUCE + 1 };
+enum { ZFI_CHANNELS = ZFI_QUEUE_PIPE + 1 };
+
+/* Sections of the micro section of a step of stages, beside those of its tasks: what follows them. */
+enum { ZFI_TASK_OUTPUTS = ZFI_TASK_KINDS, ZFI_SECTIONS };
+static const char *const zfi_section_names[ZFI_SECTIONS] = {"forward", "backward", "weights",
+                                                            "outputs"};
 
 /* The result of the memory pass for one space. */
 typedef struct zfi_peak {
@@ -331,6 +340,8 @@ struct zf_graph {
     const char *file;    /* of the current call */
     int line;
     bool in_update;   /* new nodes belong to the update section, which comes last */
+    uint8_t in_task;  /* those of the micro section belong to this section of it, or a later one, */
+    int16_t in_stage; /* and to this stage, if its rank has those of their operands */
     bool trial;       /* a copy for a trial: passes do not verify it */
     uint64_t whole;   /* the hash of all stages' graph, of which this is a rank's part; 0: none */
     int32_t kept;     /* of which stage that part is */
@@ -342,6 +353,7 @@ struct zf_graph {
     int32_t settled;  /* the number of parameters when their order was settled */
     uint32_t stages;
     zfi_other_axes axes;         /* of the ranks, besides data */
+    int32_t schedule, chunks; /* of stages: 1 + zf_pipe_kind, and of each rank; schedule 0: none */
     int32_t zero, world;   /* ZeRO stage and ranks along data; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
     int32_t mesh_nodes;    /* in which the ranks are; 1 where they are no mesh */
@@ -370,6 +382,21 @@ struct zfi_infer {
 static zfi_mesh zfi_mesh_of(const zf_graph *g)
 {
     return (zfi_mesh){g->world, g->mesh_nodes, g->axes};
+}
+
+/* The pipeline of a graph with stages. */
+static zf_pipe zfi_pipe_of(const zf_graph *g)
+{
+    return (zf_pipe){.kind = g->schedule ? (zf_pipe_kind)(g->schedule - 1) : ZF_PIPE_1F1B,
+                     .ranks = zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_PIPE),
+                     .micro_batches = (int32_t)g->micro_batches,
+                     .chunks = g->schedule ? g->chunks : 1};
+}
+
+/* The rank along pipe that has a stage, counted from 0. */
+static int32_t zfi_rank_of_stage(const zf_graph *g, int32_t stage)
+{
+    return g->schedule ? zfi_pipe_rank(zfi_pipe_of(g), stage) : stage;
 }
 
 static const zfi_record *zfi_record_of(const zf_graph *g, int32_t id)

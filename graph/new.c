@@ -40,6 +40,7 @@ static zf_graph *zfi_graph_new(const zf_graph_desc *desc, const zfi_record *cons
     g->scope = g->training = g->adapter = "";
     g->world = g->mesh_nodes = g->shards = 1;
     g->micro_batches = 1;
+    g->chunks = 1;
     zfi_push(&g->memory, g->nodes, ((zfi_node){.op = ZF_OP_none})); /* id 0 is invalid */
     if (desc) zfi_own_operators(g, desc->operators, desc->operator_count);
     if (g->memory.failed) {

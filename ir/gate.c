@@ -9,6 +9,7 @@ static zf_status zfi_verify(zf_graph *g)
     if (!status) status = zfi_verify_queues(g);
     if (!status) status = zfi_verify_ranks(g);
     if (!status) status = zfi_verify_stages(g);
+    if (!status) status = zfi_verify_sections(g);
     return status ? status : zfi_verify_complete(g);
 }
 
@@ -108,9 +109,10 @@ static void zfi_link_saved(zf_graph *g)
 /* Leaves a pass that ensures `stages`. Trial copies are not verified. */
 static zf_status zfi_leave(zf_graph *g, uint32_t stages)
 {
-    g->in_update = false;
+    g->in_update = false, g->in_task = ZFI_TASK_F, g->in_stage = 0;
     g->file = NULL;
     g->stages |= stages;
+    if (g->schedule && !g->whole) zfi_sort_sections(g);
     zfi_link_saved(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) g->nodes[g->order[i]].number = i + 1;
     return g->trial || g->whole ? g->error.status : zfi_verify(g);

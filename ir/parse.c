@@ -277,6 +277,16 @@ static bool zfi_parse_place(zfi_parser *p, int64_t place[2])
     return true;
 }
 
+/* "3 apart=512": copies for several micro-batches. */
+static bool zfi_parse_slots(zfi_parser *p, int64_t slots[2])
+{
+    if (!zfi_integer(p, &slots[0]) || !zfi_need(p, "apart=") || !zfi_integer(p, &slots[1]))
+        return false;
+    if (slots[0] < 1 || slots[0] > INT32_MAX || slots[1] < 0 || slots[1] > INT64_MAX / slots[0])
+        return zfi_parse_fail(p, "a value has a slot or more, within 2^63 bytes");
+    return true;
+}
+
 /* "host" or "disk", if one of them comes next; else the device. */
 static zf_space zfi_parse_space(zfi_parser *p)
 {
@@ -300,8 +310,8 @@ static bool zfi_parse_queue(zfi_parser *p, uint8_t *queue)
             !memcmp(zfi_queue_names[*queue], word, (size_t)length))
             return true;
     return zfi_parse_fail(p,
-                          "'%.*s' is none of the queues compute, gather, reduce, download, "
-                          "upload, read, write",
+                          "'%.*s' is none of the queues compute, gather, reduce, pipe, "
+                          "download, upload, read, write",
                           length < 40 ? length : 40, word);
 }
 
@@ -424,7 +434,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     const zfi_record *record = NULL;
     zf_dtype dtype = ZF_F32;
     zf_shape shape = ZF_SCALAR;
-    int64_t value, place[2] = {0, 0}, scratch[2] = {0, 0};
+    int64_t value, place[2] = {0, 0}, slots[2] = {0, 0}, scratch[2] = {0, 0};
     const char *start, *word;
     bool placed = false, recompute, below;
     uint8_t queue = ZFI_QUEUE_COMPUTE;
@@ -473,6 +483,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
         placed = true;
         if (!zfi_parse_place(p, place)) return false;
     }
+    if (placed && zfi_take(p, "slots=") && !zfi_parse_slots(p, slots)) return false;
     if (zfi_take(p, "scratch=") && !zfi_parse_place(p, scratch)) return false;
     if (zfi_take(p, "queue=") && !zfi_parse_queue(p, &queue)) return false;
     recompute = zfi_take(p, "recompute");
@@ -503,6 +514,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     if (placed || scratch[1]) p->place_line = p->line;
     g->nodes[id].placed = placed;
     g->nodes[id].offset = place[0], g->nodes[id].bytes = place[1];
+    g->nodes[id].slots = (int32_t)slots[0], g->nodes[id].apart = slots[1];
     g->nodes[id].scratch_offset = scratch[0], g->nodes[id].scratch_bytes = scratch[1];
     g->nodes[id].queue = queue;
     g->nodes[id].stage = stage;
@@ -515,6 +527,45 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     return true;
 }
 
+/* "zb-v chunks=2": the schedule of stages. */
+static bool zfi_parse_schedule(zfi_parser *p)
+{
+    zf_graph *g = p->graph;
+    int length;
+    const char *word;
+    int64_t chunks = 1;
+    zf_error why = {ZF_OK, ""};
+    zfi_skip_space(p);
+    for (word = p->at, length = 0; p->at < p->end && *p->at != ' '; p->at++) length++;
+    if (zfi_len(g->order) || g->schedule || g->stages & ZFI_STAGE_RANKS)
+        return zfi_parse_fail(p, "a line before all nodes may be: schedule: 1f1b");
+    for (int k = 0; k < ZFI_PIPE_KINDS; k++)
+        if ((int)strlen(zfi_pipe_names[k]) == length && !memcmp(zfi_pipe_names[k], word, (size_t)length))
+            g->schedule = k + 1;
+    if (!g->schedule)
+        return zfi_parse_fail(p, "'%.*s' is none of 1f1b, gpipe, interleaved, zb-h1, zb-v",
+                              length < 40 ? length : 40, word);
+    if (zfi_take(p, "chunks=") && !zfi_integer(p, &chunks)) return false;
+    g->chunks = (int32_t)zfi_min(zfi_max(chunks, 0), INT16_MAX);
+    if (zfi_pipe_check_chunks((zf_pipe){(zf_pipe_kind)(g->schedule - 1), 1, 1, g->chunks}, &why))
+        return zfi_parse_fail(p, "%.200s", why.text);
+    return true;
+}
+
+/* "backward:", a section of the micro section; false: it is no such line. */
+static bool zfi_takes_section(zfi_parser *p)
+{
+    const char *const start = p->at;
+    zf_graph *g = p->graph;
+    int length;
+    const char *const word = zfi_word(p, &length);
+    for (uint8_t k = g->in_task; k < ZFI_SECTIONS && g->schedule && !g->in_update; k++)
+        if ((int)strlen(zfi_section_names[k]) == length &&
+            !memcmp(word, zfi_section_names[k], (size_t)length) && zfi_take(p, ":"))
+            return g->in_task = k, true;
+    return p->at = start, false;
+}
+
 static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
 {
     zf_graph *g = p->graph;
@@ -523,6 +574,9 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     if (p->at == p->end) return true;
     if (zfi_take(p, "update:")) {
         g->in_update = true;
+    } else if (zfi_take(p, "schedule:")) {
+        if (!zfi_parse_schedule(p)) return false;
+    } else if (zfi_takes_section(p)) {
     } else if (zfi_take(p, "zero ")) {
         if (!zfi_parse_zero(p)) return false;
     } else if (zfi_take(p, "mesh ")) {
@@ -650,7 +704,7 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
                  (int)p.place_line);
     if (!g->error.status) {
         g->stages = zfi_stages_of(g);
-        g->in_update = false;
+        g->in_update = false, g->in_task = ZFI_TASK_F;
         if (!zfi_verify(g) && (g->stages & ZFI_STAGE_PLACED)) zfi_verify_plan(g);
     }
     if (!g->error.status) return g;

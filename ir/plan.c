@@ -142,6 +142,12 @@ static bool zfi_is_unread_input(const zf_graph *g, int32_t id)
     return true;
 }
 
+/* Bytes from the value's first slot to its last one. */
+static int64_t zfi_slots_beyond(const zfi_node *node)
+{
+    return node->slots > 1 ? (node->slots - 1) * node->apart : 0;
+}
+
 /* Checks a place: inside the arena, of the value's size, aligned. */
 static void zfi_play_place(zf_graph *g, int32_t id)
 {
@@ -149,7 +155,8 @@ static void zfi_play_place(zf_graph *g, int32_t id)
     bool view = zfi_lies_in_operand(g, node);
     const int64_t arena = g->peaks[node->space].bytes;
     if (node->placed &&
-        (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > arena - node->bytes))
+        (node->bytes != (int64_t)zfi_node_bytes(node) ||
+         node->offset > arena - node->bytes - zfi_slots_beyond(node)))
         zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld",
                         (long long)arena);
     if (!node->placed && !view && !zfi_has(g, id, ZF_OP_EFFECT) && !zfi_is_joined(g, node) &&
@@ -173,20 +180,45 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         zfi_verify_fail(g, id, "places are multiples of %d", (int)zfi_align_of(node->space));
 }
 
+/* Two values with slots have as many, at the same distance. */
+static bool zfi_shares_slots(const zfi_node *a, const zfi_node *b)
+{
+    return b->slots && a->slots == b->slots && a->apart == b->apart;
+}
+
 /* Leaves own their bytes from the start and must not overlap. */
 static void zfi_play_leaf(zfi_play *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
+    int64_t until;
     int32_t other;
     if (!zfi_has(g, id, ZF_OP_LEAF)) return;
     p->owner[id] = id;
     if (!node->placed) return;
-    other = zfi_intruder(p->maps[node->space], node->offset, node->offset + node->bytes, 0);
+    until = node->offset + zfi_slots_beyond(node) + node->bytes;
+    other = zfi_intruder(p->maps[node->space], node->offset, until, 0);
     if (other) zfi_verify_fail(g, id, "it overlaps %%%d, whose bytes are never free", (int)other);
     else
-        p->maps[node->space] = zfi_own(&g->memory, p->maps[node->space], node->offset,
-                                       node->offset + node->bytes, id);
+        p->maps[node->space] =
+            zfi_own(&g->memory, p->maps[node->space], node->offset, until, id);
+}
+
+/* Values with slots own all of them from the start. Those of one place follow each other there. */
+static void zfi_play_slots(zfi_play *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    const int64_t until = node->offset + zfi_slots_beyond(node) + node->bytes;
+    if (!node->slots || !node->placed || zfi_has(g, id, ZF_OP_LEAF)) return;
+    if (zfi_lies_in_operand(g, node)) return;
+    for (int32_t s = zfi_segment_of(p->maps[node->space], node->offset);
+         s < zfi_len(p->maps[node->space]) && p->maps[node->space][s].start < until; s++) {
+        const int32_t other = p->maps[node->space][s].owner;
+        if (other && !zfi_shares_slots(node, &g->nodes[other]))
+            zfi_verify_fail(g, id, "its slots overlap %%%d", (int)other);
+    }
+    p->maps[node->space] = zfi_own(&g->memory, p->maps[node->space], node->offset, until, id);
 }
 
 /* The position of the last node that wrote to the leaf of which the node is a view, where the two
@@ -257,6 +289,14 @@ static void zfi_claim(zfi_play *p, int32_t id, uint8_t space, int64_t start, int
     zf_graph *g = p->graph;
     zfi_segment **map = &p->maps[space];
     if (!bytes || g->memory.failed) return;
+    for (int32_t s = zfi_segment_of(*map, start);
+         s < zfi_len(*map) && (*map)[s].start < start + bytes && !g->error.status; s++) {
+        const zfi_node *other = &g->nodes[(*map)[s].owner];
+        if ((*map)[s].owner && other->slots && !zfi_has(g, (*map)[s].owner, ZF_OP_LEAF) &&
+            !zfi_shares_slots(&g->nodes[owner ? owner : id], other) && !g->nodes[id].update)
+            zfi_verify_fail(g, id, "it overlaps %%%d, which other micro-batches still need",
+                            (int)(*map)[s].owner);
+    }
     for (int32_t s = zfi_segment_of(*map, start);
          s < zfi_len(*map) && (*map)[s].start < start + bytes; s++)
         for (int q = 1; q < p->queues; q++) {
@@ -376,6 +416,8 @@ static zf_status zfi_verify_plan(zf_graph *g)
         for (int32_t i = 0; i < end && !g->error.status; i++) zfi_play_place(g, g->order[i]);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
             zfi_play_leaf(&p, g->order[i]);
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
+            zfi_play_slots(&p, g->order[i]);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) {
             zfi_play_node(&p, i);
             if (zfi_runs_once(&g->nodes[g->order[i]]) ||

@@ -12,9 +12,12 @@
  * parameter that it is of (graph/role.c); the stage of a pipeline (ir/stages.c); the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/early.c).
+ * Where a value has copies for several micro-batches, `slots` is their number (plan/course.c).
  * The step of a training with a name begins with "training NAME" (zf_name_training), and a graph
  * whose adapter has a name (zf_lora) with "adapter NAME". Where ranks have other axes than data,
- * there is a line "mesh data=4 tensor=2", whose last axis is the fastest (base/mesh.c). After
+ * there is a line "mesh data=4 tensor=2", whose last axis is the fastest (base/mesh.c). Steps of
+ * stages have a line "schedule: zb-v chunks=2", and the micro section has sections of its own, under
+ * `forward:`, `backward:`, `weights:` and `outputs:` (ir/sections.c). After
  * zf_zero there is a line "zero stage=3 world=4 micro_batches=1", with " nodes=2" where these ranks
  * are a mesh, and " shards=2" where each of two nodes has all shards. The last line has the size of
  * the arena, the node at which the most bytes are live, and their number where it is smaller than
@@ -122,6 +125,8 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     if (node->of) zfi_print(w, " of=%%%d", zfi_number_of(w, g, node->of));
     if (node->stage) zfi_print(w, " stage=%d", node->stage - 1);
     if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
+    if (node->placed && node->slots)
+        zfi_print(w, " slots=%d apart=%lld", (int)node->slots, (long long)node->apart);
     if (node->scratch_bytes)
         zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,
                   (long long)node->scratch_bytes);
@@ -134,7 +139,7 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
 {
     bool once = false;
     char mesh[ZFI_MESH_TEXT];
-    int last = 0, width; /* the largest id that is printed */
+    int last = 0, section = -1, width; /* last: the largest id that is printed */
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && zfi_number_of(w, g, g->order[i]) > last)
             last = zfi_number_of(w, g, g->order[i]);
@@ -142,6 +147,11 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
     if (*g->training) zfi_print(w, "training %s\n", g->training);
     if (*g->adapter) zfi_print(w, "adapter %s\n", g->adapter);
     if (g->axes.count) zfi_print(w, "mesh %s\n", zfi_mesh_text(mesh, zfi_mesh_of(g)));
+    if (g->schedule) {
+        zfi_print(w, "schedule: %s", zfi_pipe_names[g->schedule - 1]);
+        if (g->chunks > 1) zfi_print(w, " chunks=%d", (int)g->chunks);
+        zfi_print(w, "\n");
+    }
     if (g->stages & ZFI_STAGE_RANKS) {
         zfi_print(w, "zero stage=%d world=%d micro_batches=%lld", (int)g->zero, (int)g->world,
                   (long long)g->micro_batches);
@@ -151,6 +161,8 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
+        if (g->schedule && !zfi_runs_once(&g->nodes[id]) && g->nodes[id].task != section)
+            zfi_print(w, "%s:\n", zfi_section_names[section = g->nodes[id].task]);
         if (zfi_runs_once(&g->nodes[id]) && !once) zfi_print(w, "update:\n");
         once = zfi_runs_once(&g->nodes[id]);
         zfi_print_node(w, g, id, width);

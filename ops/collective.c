@@ -382,6 +382,17 @@ static bool zfi_is_elsewhere(const zf_launch *l)
     return l->op == ZF_OP_send && l->group.count == 1;
 }
 
+/* Runs a call. An error of a step that runs a schedule says at which task the rank was. */
+static zf_status zfi_call_ranks(const zf_launch *l, const zf_collective *c)
+{
+    const zf_status status = l->comm->run(l->comm->self, c, l->error);
+    char text[sizeof l->error->text];
+    if (!status || !l->run->task || !l->error) return status;
+    snprintf(text, sizeof text, "%s", l->error->text);
+    snprintf(l->error->text, sizeof text, "%.420s; this rank was at %.60s", text, l->run->task);
+    return status;
+}
+
 /* The operand is the result on ranks to which nothing is sent. */
 static zf_status zfi_cpu_send(const zf_launch *l)
 {
@@ -389,7 +400,7 @@ static zf_status zfi_cpu_send(const zf_launch *l)
     zf_status status;
     if (!l->comm) return zfi_no_comm(l);
     c = zf_collective_of(l);
-    if (!zfi_is_elsewhere(l) && (status = l->comm->run(l->comm->self, &c, l->error))) return status;
+    if (!zfi_is_elsewhere(l) && (status = zfi_call_ranks(l, &c))) return status;
     if (c.out != c.in && (zfi_is_elsewhere(l) || zfi_number_in(&c.group, l->comm->rank) == c.root))
         zfi_move_bytes(l, c.out, c.in, zfi_array_bytes(&l->out));
     return ZF_OK;
@@ -403,7 +414,7 @@ static zf_status zfi_cpu_collective(const zf_launch *l)
     if (ZF_INT(l, all_gather, world) > 1) {
         zf_status status;
         zfi_collective_before(l);
-        status = l->comm->run(l->comm->self, &c, l->error);
+        status = zfi_call_ranks(l, &c);
         if (!status) zfi_collective_after(l);
         return status;
     }

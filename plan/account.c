@@ -137,7 +137,7 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
 {
     zf_graph *g = a->graph;
     const zfi_node *node = &g->nodes[id];
-    zfi_lifetime life = {zfi_room_of(node->space, node->bytes),
+    zfi_lifetime life = {zfi_slots_room(node),
                          position,
                          a->uses.last_use[id],
                          -1,
@@ -155,13 +155,18 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
         a->life[id] = a->life[node->args[zfi_viewed(g, node, &at)]];
         return;
     }
-    if ((over = zfi_made_over(a, id, position)) >= 0) {
+    if ((over = zfi_made_over(a, id, position)) >= 0 && node->slots) {
+        a->life[id] = a->life[node->args[over]]; /* as long */
+        return;
+    }
+    if (over >= 0) {
         life.before = a->life[node->args[over]];
         a->lives[life.before].last = position - 1;
     }
     if (node->op == ZF_OP_saved) life.first = a->uses.position[node->args[0]];
     if (zfi_is_persistent(g, node)) life.first = 0, life.last = end;
-    if (node->op == ZF_OP_accumulator) { /* the micro section runs again */
+    if (node->op == ZF_OP_accumulator || (node->slots && !zfi_is_persistent(g, node))) {
+        /* the micro section runs again */
         life.first = 0;
         if (life.last < a->micro_end) life.last = a->micro_end;
     }

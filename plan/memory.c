@@ -22,6 +22,9 @@
  * from its operand's turn on. A view of a parameter or state that would be read after a write to it
  * is a copy instead.
  *
+ * Where a rank runs a schedule, a value that several tasks use has slots for several micro-batches
+ * (course.c). These lie side by side, from the beginning to the end of the micro section.
+ *
  * Placing buffers is packing rectangles (lifetime x size). Two greedy orders are tried - by size,
  * after Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is used. In
  * host memory, buffers of a page or more have whole pages, and lie before the others. */
@@ -39,6 +42,9 @@ typedef struct zfi_buffer {
     int64_t at;    /* its offset there */
     int32_t next;  /* of a param: the buffer that follows it in a concat; -1: none */
     bool follows;  /* it must follow another */
+    bool sent;     /* a task sends it, perhaps while the next one runs */
+    int32_t slots; /* copies, for several micro-batches (course.c), */
+    int64_t apart; /* of so many bytes; 0: one */
 } zfi_buffer;
 
 /* The backend that computes in host memory: `host`, or a backend whose memory that is; NULL:
@@ -61,6 +67,7 @@ typedef struct zfi_placement {
     int32_t *written, *written_last;
     int32_t *position; /* by node */
     int64_t total;     /* bytes of all buffers */
+    int32_t micro_end; /* the position of the update section */
 } zfi_placement;
 
 static int64_t zfi_aligned(int64_t bytes)
@@ -79,6 +86,13 @@ static int64_t zfi_room_of(uint8_t space, int64_t bytes)
 {
     const int64_t align = zfi_is_paged(space, bytes) ? ZFI_DISK_ALIGN : ZFI_ALIGN;
     return (bytes + align - 1) / align * align;
+}
+
+/* The bytes from a placed node's first slot to the end of its last one. */
+static int64_t zfi_slots_room(const zfi_node *node)
+{
+    const int64_t room = zfi_room_of(node->space, node->bytes);
+    return node->slots > 1 ? (node->slots - 1) * node->apart + room : room;
 }
 
 /* The node is storage that outlives a step. */
@@ -219,7 +233,7 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
         const zfi_node *x = &g->nodes[node->args[k]];
         int32_t b = p->buffer_of[node->args[k]];
         bool good = zfi_may_overwrite(g, id, k) && b >= 0 && !p->buffers[b].persistent &&
-                    !p->buffers[b].accumulates &&
+                    !p->buffers[b].accumulates && !p->buffers[b].sent &&
                     p->buffers[b].host < 0 && p->buffers[b].last == position &&
                     zf_dtype_size(x->dtype) == zf_dtype_size(node->dtype) &&
                     zfi_same_shape(&x->shape, &node->shape) &&
@@ -297,8 +311,7 @@ static int32_t zfi_cache_in(const zf_graph *g, const char *name)
 static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array *args)
 {
     zf_graph *g = p->graph;
-    int32_t end = zfi_len(g->order), micro_end = 0;
-    while (micro_end < end && !zfi_runs_once(&g->nodes[g->order[micro_end]])) micro_end++;
+    int32_t end = zfi_len(g->order);
     for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
         int32_t id = g->order[i], over, k;
         zfi_node *node = &g->nodes[id];
@@ -323,6 +336,8 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
                                node->scratch_bytes);
         }
         if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
+        if (zfi_is_transfer(g, id) && node->arg_count && p->buffer_of[node->args[0]] >= 0)
+            p->buffers[p->buffer_of[node->args[0]]].sent = true;
         if (view) {
             p->buffer_of[id] = p->buffer_of[node->args[k]];
             p->inside[id] = p->inside[node->args[k]];
@@ -345,12 +360,81 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             if (b.persistent) b.first = 0, b.last = end;
             if (b.accumulates) { /* the micro section runs again */
                 b.first = 0;
-                if (b.last < micro_end) b.last = micro_end;
+                if (b.last < p->micro_end) b.last = p->micro_end;
             }
             p->buffer_of[id] = zfi_add_buffer(p, b, (int64_t)zfi_node_bytes(node));
         }
         if (node->op == ZF_OP_pack && !d->no_reuse) zfi_host_operands(p, id, i);
     }
+}
+
+/* ------------------------------------------------------------------------------- slots */
+
+/* The buffer in whose place a node's value lies; -1: none. */
+static int32_t zfi_place_of(const zfi_placement *p, int32_t id)
+{
+    int32_t b = p->buffer_of[id];
+    while (b >= 0 && p->buffers[b].host >= 0) b = p->buffers[b].host;
+    return b;
+}
+
+/* Notes what a node uses, by buffer. */
+static void zfi_note_value_uses(const zfi_placement *p, int32_t id, zfi_value_uses *uses)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    const bool once = zfi_runs_once(node), shown = node->op == ZF_OP_output;
+    const uint64_t place = once || zfi_has(g, id, ZF_OP_LEAF)
+                               ? 0
+                               : (uint64_t)1 << zfi_course_place(g, id);
+    int32_t b = zfi_place_of(p, id);
+    if (node->op == ZF_OP_saved || node->op == ZF_OP_release) return;
+    if (b >= 0) uses[b].places |= place;
+    if (b >= 0 && zfi_is_transfer(g, id) && !node->arg_count) uses[b].received = id;
+    for (int k = 0; k < ZF_MAX_SAVED; k++)
+        if (node->saved[k] && (b = zfi_place_of(p, node->saved[k])) >= 0) uses[b].places |= place;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        if ((b = zfi_place_of(p, node->args[k])) < 0) continue;
+        uses[b].places |= place, uses[b].later |= once || shown;
+        if (zfi_is_transfer(g, id)) uses[b].sent |= place;
+    }
+}
+
+/* Gives a buffer its slots: it lives as long as the micro section. */
+static void zfi_give_slots(zfi_placement *p, zfi_buffer *b, int32_t slots)
+{
+    if (slots > 1 && b->size > (INT64_MAX - ZFI_DISK_ALIGN - p->total) / slots) {
+        zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
+                 "zf_memory: the values up to %%%d take 2^63 bytes or more", (int)b->node);
+        return;
+    }
+    p->total += b->size * (slots - 1);
+    b->slots = slots, b->apart = b->size, b->size *= slots;
+    if (b->persistent) return;
+    b->first = 0;
+    if (b->last < p->micro_end) b->last = p->micro_end;
+}
+
+/* Values of several tasks, and inputs, have slots for several micro-batches. */
+static void zfi_find_slots(zfi_placement *p)
+{
+    zf_graph *g = p->graph;
+    const size_t count = (size_t)zfi_len(p->buffers);
+    zfi_course c;
+    zfi_value_uses *uses = zfi_calloc(&g->memory, count, sizeof *uses);
+    if (!zfi_course_make(g, &c) && uses) {
+        for (int32_t i = 0; i < zfi_len(g->order); i++) zfi_note_value_uses(p, g->order[i], uses);
+        for (size_t n = 0; n < count && !g->error.status; n++) {
+            zfi_buffer *b = &p->buffers[n];
+            const bool input = g->nodes[b->node].op == ZF_OP_input;
+            if (b->scratch || b->accumulates || b->external || b->host >= 0) continue;
+            if (b->persistent ? !input || !uses[n].places : zfi_is_of_one_task(&uses[n])) continue;
+            zfi_give_slots(p, b, input ? (int32_t)g->micro_batches
+                                       : zfi_value_slots(&c, g, &uses[n]));
+        }
+    }
+    zfi_course_free(&c);
+    zfi_free(&g->memory, uses, count * sizeof *uses);
 }
 
 /* ------------------------------------------------------------------------------ packing */
@@ -718,6 +802,12 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         g->nodes[id].offset = p->buffers[b].offset + p->inside[id];
         g->nodes[id].bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
     }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const int32_t b = zfi_place_of(p, g->order[i]);
+        if (b < 0 || !p->buffers[b].slots) continue;
+        g->nodes[g->order[i]].slots = p->buffers[b].slots;
+        g->nodes[g->order[i]].apart = p->buffers[b].apart;
+    }
     for (int space = 0; space < ZF_SPACES; space++) {
         const int64_t overhead = zfi_overhead_of(g, (zf_space)space);
         g->peaks[space].bytes += overhead, g->peaks[space].live += overhead;
@@ -762,8 +852,11 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
         p.written_last = p.written + p.nodes;
         p.position = p.written + 2 * p.nodes;
         for (size_t n = 0; n < p.nodes; n++) p.buffer_of[n] = -1;
+        while (p.micro_end < zfi_len(g->order) && !zfi_runs_once(&g->nodes[g->order[p.micro_end]]))
+            p.micro_end++;
         zfi_find_uses(&p);
         zfi_make_buffers(&p, &d, args);
+        if (zfi_runs_schedule(g) && !g->memory.failed && !g->error.status) zfi_find_slots(&p);
         if (!g->memory.failed && !g->error.status) zfi_place(&p, &d);
     }
     zfi_free(&g->memory, p.buffer_of, p.nodes * sizeof *p.buffer_of);

@@ -1,166 +1,6 @@
 /* Stages of a pipeline: parameters, states and losses of any number of ranks along pipe have the
  * bits of one rank; each rank has what its stage needs alone; and what is refused. */
-#include "team.h"
-
-#include "../tools/pass.h"
-
-enum { STEPS = 3, ROWS = 4, WIDTH = 8, LAYERS = 4, TEXT = 4000 };
-
-/* Embedding and head are one parameter; each layer has a residual. */
-static void write_model(char text[TEXT])
-{
-    int at = snprintf(text, TEXT,
-                      "%%1 = input \"x\" : f32[4,8]\n%%2 = input \"y\" : f32[4,8]\n"
-                      "%%3 = input \"lr\" : f32[]\n"
-                      "%%4 = param \"wte\" {init=normal b=0.5} : f32[8,8]\n"
-                      "%%5 = linear %%1, %%4 : f32[4,8]\n"),
-        id = 6, x = 5;
-    for (int l = 0; l < LAYERS; l++, x = id - 1)
-        at += snprintf(text + at, (size_t)(TEXT - at),
-                       "%%%d = param \"h.%d.w\" {init=normal b=0.5} : f32[8,8]\n"
-                       "%%%d = param \"h.%d.b\" : f32[8]\n"
-                       "%%%d = linear %%%d, %%%d, %%%d : f32[4,8]\n%%%d = tanh %%%d : f32[4,8]\n"
-                       "%%%d = dropout %%%d {p=0.25 stream=%d} : f32[4,8]\n"
-                       "%%%d = add %%%d, %%%d : f32[4,8]\n",
-                       id, l, id + 1, l, id + 2, x, id, id + 1, id + 3, id + 2, id + 4, id + 3,
-                       l + 1, id + 5, id + 4, x),
-            id += 6;
-    snprintf(text + at, (size_t)(TEXT - at),
-             "%%90 = linear %%%d, %%4 : f32[4,8]\n%%91 = sub %%90, %%2 : f32[4,8]\n"
-             "%%92 = mul %%91, %%91 : f32[4,8]\n%%93 = reshape %%92 {shape=[32]} : f32[32]\n"
-             "%%94 = sum %%93 : f32[]\noutput %%94 \"loss\"\n",
-             x);
-}
-
-/* How a step is made; then come stages, and zero where it has a text. */
-typedef struct made {
-    const char *passes, *zero, *layers, *then; /* then: after zero */
-    int pipe, data, micro;                     /* ranks along the axes, micro-batches */
-} made;
-
-static const made *making;
-
-static zf_status to_stages(zf_graph *g)
-{
-    const made *m = making;
-    char passes[300], message[600];
-    int at = snprintf(passes, sizeof passes, "%s; stages ranks=%d%s%s", m->passes, m->pipe,
-                      m->layers ? " layers=" : "", m->layers ? m->layers : "");
-    if (m->zero)
-        snprintf(passes + at, sizeof passes - (size_t)at, "; zero %s world=%d micro_batches=%d%s",
-                 m->zero, m->data, m->micro, m->then ? m->then : "");
-    if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
-    return zf_graph_status(g) ? zf_graph_status(g) : ZF_ERR_ARGUMENT;
-}
-
-typedef struct after {
-    float values[1 + 2 * LAYERS][WIDTH * WIDTH], losses[STEPS];
-} after;
-
-/* What a rank has after its steps. */
-typedef struct rank_after {
-    member *m;
-    after *a;
-    int had; /* parameters */
-    char said[300];
-} rank_after;
-
-static const char *name_of(char name[32], int k)
-{
-    if (!k) return "wte";
-    snprintf(name, 32, "h.%d.%c", (k - 1) / 2, "wb"[(k - 1) % 2]);
-    return name;
-}
-
-/* By the rank's place along data, the faster axis. */
-static void fill(const member *m, int step, int micro)
-{
-    float x[2][ROWS * WIDTH];
-    const int data = m->rank % making->data;
-    const float lr = 0.05f;
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < ROWS * WIDTH; i++)
-            x[k][i] = (float)((i * 7 + k * 5 + step * 3 + data * 11 + micro * 2) % 19) / 8 - 1;
-    zf_write(m->program, zf_graph_find(m->graph, "x"), x[0], sizeof x[0]);
-    zf_write(m->program, zf_graph_find(m->graph, "y"), x[1], sizeof x[1]);
-    zf_write(m->program, zf_graph_find(m->graph, "lr"), &lr, sizeof lr);
-}
-
-/* Reads what the rank has; what it does not have is an error that names the stages. */
-static void read_rank(rank_after *r, after *a)
-{
-    for (int k = 0; k < 1 + 2 * LAYERS; k++) {
-        char name[32];
-        const zf_tensor x = zf_graph_find(r->m->graph, name_of(name, k));
-        const bool has = !zf_read(r->m->program, x, a->values[k], zf_tensor_bytes(x));
-        const char *why = zf_program_error(r->m->program);
-        r->had += has;
-        if (!has && !strstr(why, "of the pipeline, and this rank is of stage"))
-            snprintf(r->said, sizeof r->said, "%s: %.200s", name_of(name, k), why);
-    }
-}
-
-static void *steps_of_rank(void *object)
-{
-    rank_after *r = object;
-    zf_status status = ZF_OK;
-    for (int step = 0; step < STEPS && !status; step++) {
-        for (int k = 0; k < making->micro && !status; k++) {
-            fill(r->m, step, k);
-            status = k + 1 < making->micro ? zf_micro(r->m->program) : zf_step(r->m->program);
-        }
-        if (!status)
-            status = zf_read(r->m->program, zf_graph_find(r->m->graph, "loss"), &r->a->losses[step],
-                             sizeof(float));
-    }
-    if (status) snprintf(r->said, sizeof r->said, "%.250s", zf_program_error(r->m->program));
-    else read_rank(r, r->a);
-    return NULL;
-}
-
-/* Each parameter is on one stage, on all of its ranks; losses are the same on all ranks; bytes are
- * those that were planned. */
-static void check_ranks(test *t, const rank_after *ranks, after *all)
-{
-    const int world = making->pipe * making->data;
-    int had = 0;
-    *all = *ranks[0].a;
-    for (int r = 0; r < world; r++) {
-        const zf_program_info info = zf_program_info_of(ranks[r].m->program);
-        CHECK_TEXT(t, ranks[r].said, "");
-        had += ranks[r].had;
-        CHECK(t, !memcmp(ranks[r].a->losses, ranks[0].a->losses, sizeof all->losses));
-        CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
-        for (int k = 0; k < 1 + 2 * LAYERS; k++)
-            if (*ranks[r].a->values[k] != 0)
-                memcpy(all->values[k], ranks[r].a->values[k], sizeof all->values[k]);
-    }
-    CHECK(t, had == making->data * (1 + 2 * LAYERS));
-}
-
-/* Steps of all ranks; true where all went well. `peaks`: the bytes of each. */
-static bool run_ranks(test *t, const made *way, after *all, size_t peaks[TEAM_RANKS])
-{
-    static after each[TEAM_RANKS];
-    rank_after ranks[TEAM_RANKS];
-    const int world = way->pipe * way->data;
-    char text[TEXT];
-    team m;
-    write_model(text);
-    making = way;
-    memset(each, 0, sizeof each);
-    if (team_new(t, &m, text, world, false, to_stages)) {
-        for (int r = 0; r < world; r++) {
-            ranks[r] = (rank_after){.m = &m.members[r], .a = &each[r]};
-            peaks[r] = zf_program_info_of(m.programs[r]).plan.spaces[ZF_DEVICE].peak_bytes;
-            if (pthread_create(&m.members[r].thread, NULL, steps_of_rank, &ranks[r])) abort();
-        }
-        for (int r = 0; r < world; r++) pthread_join(m.members[r].thread, NULL);
-        check_ranks(t, ranks, all);
-    }
-    team_end(&m);
-    return !t->failed && !t->unwound;
-}
+#include "staged.h"
 
 TEST_ONCE(stages_have_the_bits_of_one_rank)
 {
@@ -174,7 +14,7 @@ TEST_ONCE(stages_have_the_bits_of_one_rank)
         if (!run_ranks(t, &m, &one, peaks)) return;
         alone = peaks[0];
         for (m.pipe = 2; m.pipe <= 4 && !t->failed; m.pipe++) {
-            m.layers = m.pipe == 2 && way == 1 ? "1,3" : m.pipe == 3 && way == 2 ? "2,1,1" : NULL;
+            m.layers = m.pipe == 2 && way == 1 ? "2,6" : m.pipe == 3 && way == 2 ? "5,2,1" : NULL;
             if (!run_ranks(t, &m, &some, peaks)) return;
             CHECK(t, !memcmp(&one, &some, sizeof one));
             for (int r = 0; r < m.pipe; r++) CHECK(t, peaks[r] < alone);
@@ -195,7 +35,7 @@ TEST_ONCE(stages_have_the_bits_of_one_rank_with_zero)
                   .then = k % 3 == 2 ? "; prefetch bytes=100000" : NULL,
                   .pipe = 1,
                   .data = k % 3 ? 2 : 1,
-                  .micro = k % 3 == 1 ? 1 : 3};
+                  .micro = k % 3 == 1 ? 1 : 5};
         if (!run_ranks(t, &m, &one, peaks)) return;
         for (m.pipe = 2; m.pipe * m.data <= TEAM_RANKS && m.pipe <= 4; m.pipe += 2) {
             if (!run_ranks(t, &m, &some, peaks)) return;
@@ -348,7 +188,8 @@ TEST(stages_get_layers_by_flops_or_numbers)
         zf_graph *g = chain_of(t, cases[k].rows, 7);
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
-        OK(t, zf_stages(g, &(zf_stages_desc){cases[k].ranks, cases[k].layers}), zf_graph_error(g));
+        OK(t, zf_stages(g, &(zf_stages_desc){.ranks = cases[k].ranks, .layers = cases[k].layers}),
+           zf_graph_error(g));
         CHECK_TEXT(t, stages_of(g, stages), cases[k].stages);
     }
 }
@@ -360,15 +201,15 @@ TEST(stages_refuse_what_cannot_be_dealt)
         zf_stages_desc desc;
         const char *error;
     } cases[] = {
-        {{4, NULL},
+        {{.ranks = 4},
          "zf_stages: 4 ranks along pipe, and the graph has 3 layers; each rank has one or more"},
-        {{2, "2,2"}, "zf_stages: layers is \"2,2\", 4 in all, and the graph has 3 layers"},
-        {{2, "1,1,1"},
+        {{.ranks = 2, .layers = "2,2"}, "zf_stages: layers is \"2,2\", 4 in all, and the graph has 3 layers"},
+        {{.ranks = 2, .layers = "1,1,1"},
          "zf_stages: layers is \"1,1,1\", of 3 stages, and there are 2 ranks along pipe"},
-        {{2, "3,0"}, "zf_stages: layers is \"3,0\"; it must be numbers of layers, as 3,3,2"},
-        {{2, "2,"}, "zf_stages: layers is \"2,\"; it must be numbers of layers, as 3,3,2"},
-        {{2, "2;1"}, "zf_stages: layers is \"2;1\"; it must be numbers of layers, as 3,3,2"},
-        {{-1, NULL}, "ranks"}};
+        {{.ranks = 2, .layers = "3,0"}, "zf_stages: layers is \"3,0\"; it must be numbers of layers, as 3,3,2"},
+        {{.ranks = 2, .layers = "2,"}, "zf_stages: layers is \"2,\"; it must be numbers of layers, as 3,3,2"},
+        {{.ranks = 2, .layers = "2;1"}, "zf_stages: layers is \"2;1\"; it must be numbers of layers, as 3,3,2"},
+        {{.ranks = -1}, "ranks"}};
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         zf_graph *g = chain_of(t, rows, 3);
         NEED(t, g, NULL);
@@ -381,8 +222,8 @@ TEST(stages_refuse_what_cannot_be_dealt)
         zf_graph *g = chain_of(t, rows, k ? 3 : 0);
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
-        if (k) OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
-        GIVES(t, zf_stages(g, &(zf_stages_desc){2, NULL}), k ? ZF_ERR_STAGE : ZF_ERR_ARGUMENT,
+        if (k) OK(t, zf_stages(g, &(zf_stages_desc){.ranks = 2}), zf_graph_error(g));
+        GIVES(t, zf_stages(g, &(zf_stages_desc){.ranks = 2}), k ? ZF_ERR_STAGE : ZF_ERR_ARGUMENT,
               zf_graph_error(g));
         CHECK(t,
               strstr(zf_graph_error(g), k ? "zf_stages: the ranks have an axis pipe already"
@@ -402,7 +243,7 @@ TEST_ONCE(stages_run_as_threads_alone)
         zf_graph *g = chain_of(t, rows, 2);
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
-        OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+        OK(t, zf_stages(g, &(zf_stages_desc){.ranks = 2}), zf_graph_error(g));
         programs[r] = zf_compile(g, &(zf_compile_desc){.comm = &comms[r]});
         error.status = zf_graph_status(g);
         NEED(t, programs[r], &error);
@@ -420,7 +261,7 @@ TEST_ONCE(stages_are_planned_apart)
                       .zero = "stage=2",
                       .pipe = 3,
                       .data = 2,
-                      .micro = 2};
+                      .micro = 3};
     static after all;
     size_t peaks[TEAM_RANKS];
     char text[TEXT];
@@ -455,7 +296,7 @@ TEST(stages_are_kept_by_number)
         zf_graph *g = chain_of(t, rows, 2);
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
-        if (k) OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+        if (k) OK(t, zf_stages(g, &(zf_stages_desc){.ranks = 2}), zf_graph_error(g));
         if (k == 2) OK(t, zf_keep_stage(g, 1), zf_graph_error(g));
         GIVES(t, zf_keep_stage(g, k == 1 ? 2 : 0), k == 1 ? ZF_ERR_ARGUMENT : ZF_ERR_STAGE,
               zf_graph_error(g));
@@ -489,7 +330,7 @@ TEST(stages_come_before_places)
     zf_graph *g = chain_of(t, rows, 2);
     NEED(t, g, NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
-    OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+    OK(t, zf_stages(g, &(zf_stages_desc){.ranks = 2}), zf_graph_error(g));
     OK(t, zf_memory(g, NULL), zf_graph_error(g));
     CHECK(t, !zf_compile(g, &(zf_compile_desc){.comm = &comm}));
     GIVES(t, zf_graph_status(g), ZF_ERR_STAGE, zf_graph_error(g));
@@ -520,7 +361,7 @@ TEST(stages_are_those_of_the_rank)
         zf_program *p;
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
-        OK(t, zf_stages(g, &(zf_stages_desc){2, k == 2 ? "1,2" : "2,1"}), zf_graph_error(g));
+        OK(t, zf_stages(g, &(zf_stages_desc){.ranks = 2, .layers = k == 2 ? "1,2" : "2,1"}), zf_graph_error(g));
         if (k == 1) OK(t, zf_keep_stage(g, 0), zf_graph_error(g));
         if (k == 3) OK(t, zf_keep_stage(g, 1), zf_graph_error(g));
         p = zf_compile(g, &(zf_compile_desc){.store = store});
@@ -538,7 +379,7 @@ TEST(stages_that_are_kept_are_not_rewritten)
         zf_graph *g = chain_of(t, rows, 2);
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
-        OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+        OK(t, zf_stages(g, &(zf_stages_desc){.ranks = 2}), zf_graph_error(g));
         OK(t, zf_keep_stage(g, 1), zf_graph_error(g));
         if (k == 0) zf_precision(g, &(zf_precision_desc){.dtype = ZF_BF16});
         if (k == 1) zf_zero(g, &(zf_zero_desc){.world = 2});

@@ -178,11 +178,11 @@ static void models(test *t, const made *ways, int count)
 
 TEST_ONCE(stages_of_models_have_the_bits_of_one_rank)
 {
-    const zf_training f32 = {.clip = 0.5, .zero = {.world = 1, .micro_batches = 2}};
+    const zf_training f32 = {.clip = 0.5, .zero = {.world = 1, .micro_batches = 4}};
     const zf_training bf16 = {.clip = 0.5, .precision.dtype = ZF_BF16};
-    const made ways[] = {{LLAMA, 0, 2, f32},     {LLAMA_TIED, 0, 1, bf16}, {GPT, 0, 1, bf16},
-                         {GPT, 0, 2, f32},       {BERT, 0, 1, bf16},       {BERT, 0, 2, f32},
-                         {LLAMA_TIED, 0, 2, f32}};
+    const made ways[] = {{LLAMA, 0, 4, f32},     {LLAMA_TIED, 0, 1, bf16}, {GPT, 0, 1, bf16},
+                         {GPT, 0, 4, f32},       {BERT, 0, 1, bf16},       {BERT, 0, 4, f32},
+                         {LLAMA_TIED, 0, 4, f32}};
     models(t, ways, (int)(sizeof ways / sizeof ways[0]));
 }
 
@@ -199,8 +199,8 @@ TEST_ONCE(stages_of_models_with_other_passes)
 TEST_ONCE(stages_of_models_that_are_cut)
 {
     const zf_training f32 = {
-        .tensor = 2, .sections.tensor = 2, .zero = {.world = 1, .micro_batches = 2}};
+        .tensor = 2, .sections.tensor = 2, .zero = {.world = 1, .micro_batches = 4}};
     const zf_training bf16 = {.tensor = 2, .sections.tensor = 2, .precision.dtype = ZF_BF16};
-    const made ways[] = {{LLAMA, 0, 2, f32}, {LLAMA_TIED, 0, 1, bf16}};
+    const made ways[] = {{LLAMA, 0, 4, f32}, {LLAMA_TIED, 0, 1, bf16}};
     models(t, ways, (int)(sizeof ways / sizeof ways[0]));
 }

@@ -190,8 +190,15 @@ static void run_cut(call *c)
 
 static void run_stages(call *c)
 {
-    const zf_stages_desc d = {.ranks = (int32_t)take_number(c, "ranks"),
-                              .layers = take_value(c, "layers")};
+    zf_stages_desc d = {.ranks = (int32_t)take_number(c, "ranks"),
+                        .layers = take_value(c, "layers"),
+                        .schedule.chunks = (int32_t)take_number(c, "chunks")};
+    const char *const kind = take_value(c, "schedule");
+    int k = 0;
+    while (kind && zf_pipe_kind_name((zf_pipe_kind)k) &&
+           strcmp(zf_pipe_kind_name((zf_pipe_kind)k), kind))
+        k++;
+    d.schedule.kind = (zf_pipe_kind)k;
     if (ready(c)) ran(c, zf_stages(c->graph, &d));
 }
 
@@ -385,7 +392,7 @@ static const pass passes[] = {
      run_cut},
     {"context", "[parts=N] [sections=N]", "ranks along context share sequences, each a piece of all",
      run_context},
-    {"stages", "[ranks=N] [layers=N,N,...]",
+    {"stages", "[ranks=N] [layers=N,N,...] [schedule=1f1b|gpipe|interleaved|zb-h1|zb-v] [chunks=N]",
      "each rank along pipe has some of the layers, which values are sent to and from",
      run_stages},
     {"stage", "K", "leave out what other stages have; the text does not read back", run_stage},

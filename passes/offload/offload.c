@@ -62,6 +62,7 @@ static int32_t zfi_offload_micro(zfi_offloading *o)
         if (g->error.status || g->memory.failed) break;
         if (zfi_is_shown_anew(o, i) || zfi_is_sum_on_disk(g, id)) continue;
         g->scope = g->nodes[id].scope;
+        zfi_append_for(g, id);
         zfi_fetch_parameters(o, i, use);
         zfi_fetch_activations(o, i);
         zfi_offload_micro_node(o, i, read);
@@ -70,6 +71,7 @@ static int32_t zfi_offload_micro(zfi_offloading *o)
         zfi_send_activations(o, i);
         zfi_offload_gradient(o, id);
     }
+    g->in_task = ZFI_TASK_F, g->in_stage = 0;
     if (!g->error.status) zfi_store_gradient(o);
     zfi_free(&g->memory, read, (size_t)most * sizeof *read);
     return i;

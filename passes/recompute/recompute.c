@@ -163,6 +163,7 @@ static void zfi_remake_all(zfi_recompute *r)
         g->order = NULL;
         for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
             int32_t id = order[i];
+            zfi_append_for(g, id);
             for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
                 if (zfi_is(r, id, ZFI_BACKWARD_VALUE)) {
                     int32_t again = zfi_remake(&m, g->nodes[id].args[k], r->of[id].layer);

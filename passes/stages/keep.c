@@ -1,4 +1,4 @@
-/* A stage of a graph: its nodes, and those of all stages (ir/stages.c).
+/* The stages of a rank along pipe, mostly one: their nodes, and those of all (ir/stages.c).
  *
  *     all      %3 = linear ... stage=0     %4 = send %3 {from=0 to=1} stage=1    %6 = ... stage=1
  *     stage 0  %3 = linear ...             %4 = send %3 : f32[0]
@@ -8,14 +8,21 @@
  * its stage needs alone. Such a graph is a part: it is not verified, and its text does not read
  * back. */
 
+/* The node is of a stage that this rank along pipe has. */
+static bool zfi_is_of_rank(const zf_graph *g, int32_t id, int32_t rank)
+{
+    const int16_t stage = g->nodes[id].stage;
+    return stage && zfi_rank_of_stage(g, stage - 1) == rank;
+}
+
 /* The part of a node that brings a value from another stage, or takes it there. */
-static void zfi_keep_end(zf_graph *g, int32_t id, int32_t stage)
+static void zfi_keep_end(zf_graph *g, int32_t id, int32_t rank)
 {
     zfi_node *node = &g->nodes[id];
     const zfi_node *x = &g->nodes[node->args[0]];
     const bool sends = node->op == ZF_OP_send;
     if (!x->stage || (!sends && (node->op != ZF_OP_bcast || node->stage))) return;
-    if (x->stage - 1 != stage) node->arg_count = 0;
+    if (zfi_rank_of_stage(g, x->stage - 1) != rank) node->arg_count = 0;
     else if (sends) node->shape = ZF_SHAPE(0);
 }
 
@@ -27,21 +34,21 @@ static bool zfi_has_stages(const zf_graph *g)
 }
 
 /* Leaves out what other stages have. The hash of the whole remains, by which ranks compare. */
-static void zfi_keep_stage(zf_graph *g, int32_t stage)
+static void zfi_keep_stage(zf_graph *g, int32_t rank)
 {
     int32_t kept = 0, all;
     zfi_leave_out(g);
-    g->whole = zf_graph_hash(g), g->kept = stage, all = zfi_len(g->order);
+    g->whole = zf_graph_hash(g), g->kept = rank, all = zfi_len(g->order);
     for (int32_t i = 0; i < all; i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        const bool sends = node->op == ZF_OP_send && g->nodes[node->args[0]].stage - 1 == stage;
-        if (node->stage && node->stage - 1 != stage && !sends) {
+        const bool sends = node->op == ZF_OP_send && zfi_is_of_rank(g, node->args[0], rank);
+        if (node->stage && !zfi_is_of_rank(g, id, rank) && !sends) {
             if (node->op == ZF_OP_param || node->op == ZF_OP_state)
                 zfi_push(&g->memory, g->away, id);
             continue;
         }
-        if (zfi_has(g, id, ZF_OP_COLLECTIVE)) zfi_keep_end(g, id, stage);
+        if (zfi_has(g, id, ZF_OP_COLLECTIVE)) zfi_keep_end(g, id, rank);
         g->order[kept++] = id;
     }
     if (g->order) stbds_header(g->order)->length = (size_t)kept;

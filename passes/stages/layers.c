@@ -21,6 +21,7 @@ typedef struct zfi_numbered_layer {
 
 typedef struct zfi_layers {
     zf_graph *graph;
+    int32_t nodes;            /* of the graph when layers were found */
     zfi_numbered_layer *list; /* growing */
     int32_t *of;              /* by node: its layer, or one of the above */
     bool *forward;            /* by node: the loss depends on it */
@@ -188,7 +189,7 @@ static void zfi_find_numbered_layers(zfi_layers *l)
 static bool zfi_layers_begin(zfi_layers *l, zf_graph *g)
 {
     const size_t count = (size_t)zfi_len(g->nodes);
-    *l = (zfi_layers){.graph = g};
+    *l = (zfi_layers){.graph = g, .nodes = (int32_t)count};
     l->of = zfi_calloc(&g->memory, count, sizeof *l->of);
     l->forward = zfi_calloc(&g->memory, count, sizeof *l->forward);
     l->home = zfi_calloc(&g->memory, count, sizeof *l->home);

@@ -16,12 +16,14 @@
  * reader's stage; the other stage is sent its value, and sends its gradient. So are the sums of a
  * global norm. */
 
+enum { ZFI_STAGES_MOST = INT16_MAX - 1 };
+
 typedef struct zfi_stager {
     zf_graph *graph;
     zfi_layers layers;
-    int32_t ranks;
+    int32_t ranks, stages;
     int32_t *stage; /* of each layer */
-    int32_t *sent;  /* by node and stage, of all before 0: where its value is; 0: not there yet */
+    int32_t *sent;  /* by node and rank, of all before 0: where its value is; 0: not there yet */
     int32_t nodes;  /* of the graph before */
 } zfi_stager;
 
@@ -48,15 +50,15 @@ static bool zfi_deal_by_flops(zfi_stager *s)
 {
     zfi_memory *memory = &s->graph->memory;
     const int32_t layers = zfi_len(s->layers.list);
-    const size_t row = (size_t)layers + 1, all = row * (size_t)(s->ranks + 1);
+    const size_t row = (size_t)layers + 1, all = row * (size_t)(s->stages + 1);
     double *least = zfi_calloc(memory, 2 * row, sizeof *least);
     int32_t *first = zfi_calloc(memory, all, sizeof *first);
     if (least && first) {
         for (int32_t n = 1; n <= layers; n++) least[n] = INFINITY;
-        for (int32_t k = 1; k <= s->ranks; k++)
+        for (int32_t k = 1; k <= s->stages; k++)
             zfi_deal_to(s, k, least + (size_t)(k % 2 ? 0 : 1) * row, least + (size_t)(k % 2) * row,
                         first + (size_t)k * row);
-        for (int32_t k = s->ranks, end = layers, from; k > 0; k--, end = from) {
+        for (int32_t k = s->stages, end = layers, from; k > 0; k--, end = from) {
             from = first[(size_t)k * row + (size_t)end];
             for (int32_t at = from; at < end; at++) s->stage[at] = k - 1;
         }
@@ -87,10 +89,14 @@ static zf_status zfi_deal_by_text(zfi_stager *s, const char *text)
         at += count;
         if (*c) c++;
     }
-    if (stage != s->ranks)
+    if (stage != s->stages)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_stages: layers is %s, of %d stages, and there are %d ranks along pipe",
-                        quoted, (int)stage, (int)s->ranks);
+                        s->stages == s->ranks
+                            ? "zf_stages: layers is %s, of %d stages, and there are %d ranks along "
+                              "pipe"
+                            : "zf_stages: layers is %s, of %d stages, and the ranks along pipe "
+                              "have %d",
+                        quoted, (int)stage, (int)s->stages);
     if (at != layers)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_stages: layers is %s, %lld in all, and the graph has %d layers", quoted,
@@ -125,11 +131,14 @@ static zf_status zfi_deal_layers(zfi_stager *s, const char *text, const zf_store
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_stages: there are no layers: no scope and no parameter's name has a "
                         "number, as \"layer.7\" has");
-    if (s->ranks > layers)
+    if (s->stages > layers)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_stages: %d ranks along pipe, and the graph has %d layers; each rank "
-                        "has one or more",
-                        (int)s->ranks, (int)layers);
+                        s->stages == s->ranks
+                            ? "zf_stages: %d ranks along pipe, and the graph has %d layers; each "
+                              "rank has one or more"
+                            : "zf_stages: %d chunks of the ranks along pipe, and the graph has %d "
+                              "layers; each chunk has one or more",
+                        (int)s->stages, (int)layers);
     s->stage = zfi_calloc(&g->memory, (size_t)layers, sizeof *s->stage);
     if (!s->stage) return zfi_graph_nomem(g);
     if (text && *text) return zfi_deal_by_text(s, text);
@@ -139,21 +148,30 @@ static zf_status zfi_deal_layers(zfi_stager *s, const char *text, const zf_store
 
 /* ------------------------------------------------------------------------------------ rewriting */
 
+/* The rank of a stage (counted from 1), counted from 1; 0: of all. */
+static int32_t zfi_rank_at(const zfi_stager *s, int16_t stage)
+{
+    return stage ? zfi_rank_of_stage(s->graph, stage - 1) + 1 : 0;
+}
+
 /* The value of a node for readers of another stage (counted from 1; 0: of all). */
 static int32_t zfi_bring(zfi_stager *s, int32_t id, int16_t stage)
 {
     zf_graph *g = s->graph;
-    int32_t *const there = &s->sent[(size_t)id * (size_t)(s->ranks + 1) + (size_t)stage];
+    const int32_t from = zfi_rank_at(s, g->nodes[id].stage), to = zfi_rank_at(s, stage);
+    int32_t *const there = &s->sent[(size_t)id * (size_t)(s->ranks + 1) + (size_t)to];
     zf_attribute a[ZF_MAX_ATTRIBUTES] = {{0}};
-    const int64_t from = g->nodes[id].stage - 1;
+    if (from == to) return id;
     if (*there) return *there;
     if (stage) {
         a[ZF_AT_send_world].i = s->ranks, a[ZF_AT_send_over].i = ZF_OVER_PIPE;
-        a[ZF_AT_send_from].i = from, a[ZF_AT_send_to].i = stage - 1;
-        return *there = zfi_append_nodes(g, send, a, id);
+        a[ZF_AT_send_from].i = from - 1, a[ZF_AT_send_to].i = to - 1;
+        *there = zfi_append_nodes(g, send, a, id);
+        if (*there) g->nodes[*there].stage = stage;
+        return *there;
     }
     a[ZF_AT_bcast_world].i = s->ranks, a[ZF_AT_bcast_over].i = ZF_OVER_PIPE;
-    a[ZF_AT_bcast_root].i = from;
+    a[ZF_AT_bcast_root].i = from - 1;
     return *there = zfi_append_nodes(g, bcast, a, id);
 }
 
@@ -201,13 +219,38 @@ static void zfi_stage_nodes(zfi_stager *s)
     zfi_free(&g->memory, s->sent, sent * sizeof *s->sent);
 }
 
+static const zf_option zfi_schedule_options[] = {
+    ZF_OPTION(zf_pipe_schedule, CHOICE, kind, 0, "1f1b|gpipe|interleaved|zb-h1|zb-v", .flag = ""),
+    ZF_OPTION(zf_pipe_schedule, COUNT, chunks, 0, "[0,20]", .flag = ""),
+    {.name = NULL}};
+
 static const zf_option zfi_stages_options[] = {
     ZF_OPTION(zf_stages_desc, COUNT, ranks, 1, "[1,32766]", .flag = "pipe", .topic = "ranks",
               .unit = "P", .traits = ZF_OPTION_BASIC,
               .help = "ranks of which each has some of the layers; the others share the batch"),
     ZF_OPTION(zf_stages_desc, TEXT, layers, 0, NULL, .flag = "pipe-layers", .unit = "N,N,...",
               .with = "ranks", .help = "the number of layers of each stage; without it by FLOPs"),
+    ZF_OPTION(zf_stages_desc, DESC, schedule, 0, NULL, .flag = "", .rows = zfi_schedule_options),
     {.name = NULL}};
+
+/* The schedule of the stages, where a step has one to run, or ranks have several stages. */
+static zf_status zfi_take_schedule(zfi_stager *s, const zf_pipe_schedule *d)
+{
+    zf_graph *g = s->graph;
+    const zf_pipe pipe = zfi_pipe_resolved(
+        &(zf_pipe){.kind = d->kind, .ranks = 1, .micro_batches = 1, .chunks = d->chunks});
+    zf_error why = {ZF_OK, ""};
+    if (zfi_pipe_check_chunks(pipe, &why))
+        return zfi_fail(&g->error, why.status, "zf_stages: %s", why.text);
+    s->stages = s->ranks * pipe.chunks;
+    if (s->stages > ZFI_STAGES_MOST)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_stages: %d ranks of %d chunks; there are "
+                        "at most %d chunks of all ranks",
+                        (int)s->ranks, (int)pipe.chunks, (int)ZFI_STAGES_MOST);
+    if (s->ranks < 2 || (!(g->stages & ZFI_STAGE_GRADIENTS) && pipe.chunks == 1)) return ZF_OK;
+    g->schedule = (int32_t)pipe.kind + 1, g->chunks = pipe.chunks;
+    return ZF_OK;
+}
 
 /* Stages; `store`: layers whose parameters it has are dealt as there; NULL: none. */
 static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_store *store)
@@ -222,8 +265,13 @@ static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_st
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_stages: the ranks have an axis pipe already");
     scope = g->scope;
     s.ranks = d.ranks, s.nodes = zfi_len(g->nodes);
+    if (zfi_take_schedule(&s, &d.schedule)) return g->error.status;
     if (zfi_layers_begin(&s.layers, g)) zfi_find_numbered_layers(&s.layers);
-    if (!g->memory.failed && !zfi_deal_layers(&s, d.layers, store) && s.ranks > 1) zfi_stage_nodes(&s);
+    if (g->chunks > 1) store = NULL; /* it has ranks, and not their chunks */
+    if (!g->memory.failed && !zfi_deal_layers(&s, d.layers, store) && s.ranks > 1) {
+        zfi_stage_nodes(&s);
+        if (g->schedule && !g->memory.failed && !g->error.status) zfi_set_tasks(g, &s.layers);
+    }
     zfi_free(&g->memory, s.stage, (size_t)zfi_len(s.layers.list) * sizeof *s.stage);
     zfi_layers_end(&s.layers, (size_t)s.nodes);
     g->scope = scope;

@@ -739,13 +739,14 @@ static void zfi_micro_section(zfi_zero *z)
         int32_t id = z->order[i];
         if (g->nodes[id].update) break;
         g->scope = g->nodes[id].scope;
+        zfi_append_for(g, id);
         for (int32_t u = use; u < zfi_len(z->uses) && z->uses[u].position == i; u++)
             if (z->uses[u].opens) zfi_open_run(z, z->uses[u].bucket);
         zfi_micro_node(z, id);
         for (; use < zfi_len(z->uses) && z->uses[use].position == i && !g->error.status; use++)
             if (z->uses[use].closes) zfi_close_run(z, z->uses[use].bucket);
     }
-    g->scope = "";
+    g->scope = "", g->in_task = ZFI_TASK_F, g->in_stage = 0;
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++)
         if (z->sharded && z->d.stage == 1 && z->buckets[f].gradients) zfi_reduce_bucket(z, f);
     for (int d = ZF_F32; d <= ZF_F64 && !g->error.status; d++) zfi_sum_outputs(z, (zf_dtype)d);

@@ -4,6 +4,8 @@
  *     uses   A A A   B B   C C   B B   A A        runs of A: 2, of B: 2, of C: 1
  *     uses   A a A a A   B a B                    runs of A: 1, of B: 1, of a, which is trained: 1
  *
+ * A run ends with its task, where a step has a schedule (ir/sections.c).
+ *
  * A pass that gathers a bucket or copies it to the device does so once for each run. */
 
 /* A use of a bucket by the node at `position` of the micro section. */
@@ -11,6 +13,13 @@ typedef struct zfi_use {
     int32_t position, bucket;
     bool opens, closes; /* it is the first of a run, the last of a run */
 } zfi_use;
+
+/* Tasks of a pipeline run one node and the other, so what one has gathered the other has not. */
+static bool zfi_are_apart(const zf_graph *g, int32_t a, int32_t b)
+{
+    return g->nodes[a].task != g->nodes[b].task ||
+           (g->schedule && g->nodes[a].stage != g->nodes[b].stage);
+}
 
 /* Finds which nodes of the micro section of `order` use which buckets, and where runs of uses begin
  * and end: a run ends where another bucket is used before the next use. bucket_of: by node, the
@@ -43,7 +52,8 @@ static zfi_use *zfi_find_runs(zf_graph *g, const int32_t *order, const int32_t *
             /* where another bucket was used last */
             between = recent[frozen[f]].at[recent[frozen[f]].bucket[0] == f];
             if (!zfi_push(&g->memory, uses, ((zfi_use){i, f, false, false}))) break;
-            if (!last[f] || uses[last[f] - 1].position < between) {
+            if (!last[f] || uses[last[f] - 1].position < between ||
+                zfi_are_apart(g, order[uses[last[f] - 1].position], order[i])) {
                 stbds_arrlast(uses).opens = true;
                 if (last[f]) uses[last[f] - 1].closes = true;
             }

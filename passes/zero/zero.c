@@ -271,6 +271,13 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         "zf_zero: world is %d, of ranks along data, and with the other axes (%s) "
                         "these are more than %d",
                         (int)d->world, zfi_mesh_text(mesh, zfi_mesh_of(g)), (int)INT32_MAX);
+    if (g->schedule && d->micro_batches > 1) {
+        zf_pipe pipe = zfi_pipe_of(g);
+        zf_error why = {ZF_OK, ""};
+        pipe.micro_batches = (int32_t)d->micro_batches;
+        if (zfi_pipe_check(pipe, &why))
+            return zfi_fail(&g->error, why.status, "zf_zero: %s", why.text);
+    }
     if (d->loco && zfi_check_uncut(g, "zf_zero: loco")) return g->error.status;
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",

@@ -31,7 +31,7 @@ static void zfi_find_work(zf_program *p, zf_space space)
     zfi_arena *a = &p->arenas[space];
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        const int64_t until = zfi_min(node->offset + zfi_room_of(node->space, node->bytes), end);
+        const int64_t until = zfi_min(node->offset + zfi_slots_room(node), end);
         if ((zf_space)node->space == space && node->placed && zfi_is_persistent(g, node) &&
             until > a->work_at && !(p->temporary && node->op == ZF_OP_cache))
             a->work_at = until;

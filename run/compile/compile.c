@@ -416,7 +416,8 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     status = zf_graph_plan(g, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)
         if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space, d->shares_memory_with);
-    if (!status && g->stages & ZFI_STAGE_OVERLAP && !p->store->plans) status = zfi_open_queues(p);
+    if (!status && (g->stages & ZFI_STAGE_OVERLAP || zfi_runs_schedule(g)) && !p->store->plans)
+        status = zfi_open_queues(p);
     if (status) return status;
     p->nodes = (size_t)zfi_len(g->nodes);
     if ((status = zfi_bind_all(p, d->must_exist, d->caches))) return status;
@@ -494,6 +495,8 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_free(&memory, p->spans, (size_t)p->span_room * sizeof *p->spans);
     zfi_free(&memory, p->off, p->regions.words * sizeof *p->off);
     if (p->graph) zfi_regions_free(&p->graph->memory, &p->regions);
+    zfi_free_tasks(p);
+    zfi_free(&memory, p->begins, p->begins ? ((size_t)p->launch_room + 1) * sizeof *p->begins : 0);
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
     zfi_free(&memory, p->sums_outputs, (size_t)p->launch_room * sizeof *p->sums_outputs);
     if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);

@@ -51,7 +51,7 @@ static bool zfi_runs_mixed(const zf_program *p)
 /* The launch ends a section, which a backend runs at once. */
 static bool zfi_ends_section(const zf_program *p, int32_t n)
 {
-    return n == p->micro_end || p->sums_outputs[n] ||
+    return n == p->micro_end || p->sums_outputs[n] || p->begins[n] ||
            (!zfi_runs_mixed(p) &&
             zfi_runner(p, &p->launches[n]) != zfi_runner(p, &p->launches[n - 1]));
 }
@@ -100,67 +100,104 @@ static zf_group zfi_group_of_launch(const zf_program *p, const zf_launch *l, int
                       (from < to ? to - from : from - to) * all.stride, 2};
 }
 
-static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
+/* The address of a node's value, in the slot of a micro-batch. */
+static void *zfi_slot_address(const zf_program *p, int32_t id, int64_t micro)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    char *const data = p->data[id];
+    return data && node->slots > 1 ? data + micro % node->slots * node->apart : data;
+}
+
+/* Sets where a launch reads and writes in the slots of a micro-batch; `args` has room for its
+ * operands and saved values. */
+static void zfi_aim_launch(const zf_program *p, zf_launch *l, zf_array *args, int64_t micro)
+{
+    const zfi_node *node = &p->graph->nodes[l->node];
+    for (int32_t k = 0; k < l->arg_count; k++)
+        args[k].data = zfi_slot_address(p, node->args[k], micro);
+    l->out.data = zfi_slot_address(p, l->node, micro);
+    for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)
+        if (node->saved[k])
+            args[l->arg_count + k].data = zfi_slot_address(p, node->saved[k], micro);
+    l->scratch = node->scratch_bytes ? zfi_address(p, node->space, node->scratch_offset) : NULL;
+}
+
+/* The launch of a node, in the slots of a micro-batch, with its operands at *args, which moves on. */
+static zf_status zfi_make_launch(zf_program *p, int32_t id, int64_t micro, zf_array **args,
+                                 zf_launch *out)
 {
     zf_graph *g = p->graph;
-    zf_array *args;
-    zfi_own_of_launch *own;
-    for (int32_t i = 0; i < zfi_len(g->order); i++)
-        p->arg_count += g->nodes[g->order[i]].arg_count +
-                        (zfi_saves(&g->nodes[g->order[i]]) ? ZF_MAX_SAVED : 0);
-    p->launch_room = zfi_len(g->order);
+    const zf_backend *runs;
+    const zf_attribute *over;
+    zf_launch l = zfi_launch_of(g, id, *args);
+    size_t scratch;
+    l.space = (zf_space)g->nodes[id].space;
+    if (l.op == ZF_OP_copy && !(l.disk = zfi_store_disk(p->store, p->data[id])))
+        l.disk = zfi_store_disk(p->store, p->data[g->nodes[id].args[0]]);
+    l.disk_value = l.disk ? 1 + zfi_disk_value_of(p, l.disk, id) : 0;
+    l.sums = zfi_reads_sum(g, &g->nodes[id]);
+    runs = zfi_runner(p, &l);
+    l.backend = runs->self;
+    l.error = &g->error;
+    l.comm = p->comm;
+    if (p->own_used < p->own_count) p->own_used += zfi_set_own(p, id, &l, &p->own[p->own_used]);
+    if ((over = zfi_attribute_of(g, &g->nodes[id], "over")))
+        l.group = zfi_group_of_launch(p, &l, over->i);
+    if (runs->check && runs->check(runs->self, &l)) return g->error.status;
+    scratch = runs->scratch(runs->self, &l);
+    if (scratch > (size_t)g->nodes[id].scratch_bytes)
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and "
+                        "zf_memory gave it %lld "
+                        "(zf_memory_desc.backend)",
+                        (int)id, g->records[l.op]->name, scratch,
+                        (long long)g->nodes[id].scratch_bytes);
+    zfi_aim_launch(p, &l, *args, micro);
+    *args += l.arg_count + (l.saved ? ZF_MAX_SAVED : 0);
+    l.run = &p->run;
+    l.error = runs == p->backend ? &p->error : &p->host_error;
+    l.queue = g->nodes[id].queue;
+    *out = l;
+    return ZF_OK;
+}
+
+/* Adds the launch of a node, where it has one. */
+static zf_status zfi_add_launch(zf_program *p, int32_t id, int64_t micro, zf_array **args,
+                                int32_t *launch_of)
+{
+    const int32_t n = p->launch_count;
+    zf_launch *l = &p->launches[n];
+    zf_status status;
+    if (!zfi_runs(p->graph, p, id)) return ZF_OK;
+    if ((status = zfi_make_launch(p, id, micro, args, l))) return status;
+    p->waits_for[n] = l->op == ZF_OP_wait ? launch_of[p->graph->nodes[id].args[0]] : -1;
+    launch_of[id] = n;
+    p->launch_count++;
+    if (!zfi_runs_once(&p->graph->nodes[id])) p->micro_end = p->launch_count;
+    return ZF_OK;
+}
+
+/* Room for the launches of a step whose micro section is there `copies` times. */
+static zf_status zfi_open_launches(zf_program *p, int32_t copies)
+{
+    const zf_graph *g = p->graph;
+    int64_t launches = 0, args = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const int32_t times = zfi_runs_once(node) ? 1 : copies;
+        launches += times;
+        args += (int64_t)times * (node->arg_count + (zfi_saves(node) ? ZF_MAX_SAVED : 0));
+    }
+    if (launches > INT32_MAX / 2 || args > INT32_MAX / 2)
+        return zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
+                        "zf_compile: a step of %lld launches, with their slots",
+                        (long long)launches);
+    p->launch_room = (int32_t)launches, p->arg_count = (int32_t)args;
     p->launches = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->launches);
     p->waits_for = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->waits_for);
     p->sums_outputs = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->sums_outputs);
-    args = p->args = zfi_calloc(&p->memory, (size_t)p->arg_count, sizeof *p->args);
-    if (!p->launches || !args || !p->waits_for || !p->sums_outputs) return zfi_graph_nomem(g);
-    if (zfi_make_own(p)) return g->error.status;
-    own = p->own;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        int32_t id = g->order[i];
-        const zf_backend *runs;
-        const zf_attribute *over;
-        zf_launch l;
-        size_t scratch;
-        if (!zfi_runs(g, p, id)) continue;
-        l = zfi_launch_of(g, id, args);
-        l.space = (zf_space)g->nodes[id].space;
-        if (l.op == ZF_OP_copy && !(l.disk = zfi_store_disk(p->store, p->data[id])))
-            l.disk = zfi_store_disk(p->store, p->data[g->nodes[id].args[0]]);
-        l.disk_value = l.disk ? 1 + zfi_disk_value_of(p, l.disk, id) : 0;
-        l.sums = zfi_reads_sum(g, &g->nodes[id]);
-        runs = zfi_runner(p, &l);
-        l.backend = runs->self;
-        l.error = &g->error;
-        l.comm = p->comm;
-        if (own && own < p->own + p->own_count) own += zfi_set_own(p, id, &l, own);
-        if ((over = zfi_attribute_of(g, &g->nodes[id], "over")))
-            l.group = zfi_group_of_launch(p, &l, over->i);
-        if (runs->check && runs->check(runs->self, &l)) return g->error.status;
-        scratch = runs->scratch(runs->self, &l);
-        if (scratch > (size_t)g->nodes[id].scratch_bytes)
-            return zfi_fail(&g->error, ZF_ERR_STAGE,
-                            "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and "
-                            "zf_memory gave it %lld "
-                            "(zf_memory_desc.backend)",
-                            (int)id, g->records[l.op]->name, scratch,
-                            (long long)g->nodes[id].scratch_bytes);
-        for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
-        args += l.arg_count;
-        l.out.data = p->data[id];
-        for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
-            if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
-        l.scratch = g->nodes[id].scratch_bytes
-                        ? zfi_address(p, g->nodes[id].space, g->nodes[id].scratch_offset)
-                        : NULL;
-        l.run = &p->run;
-        l.error = runs == p->backend ? &p->error : &p->host_error;
-        l.queue = g->nodes[id].queue;
-        p->waits_for[p->launch_count] = l.op == ZF_OP_wait ? launch_of[g->nodes[id].args[0]] : -1;
-        launch_of[id] = p->launch_count;
-        if (!zfi_runs_once(&g->nodes[id])) p->micro_end = p->launch_count + 1;
-        p->launches[p->launch_count++] = l;
-    }
-    zfi_mark_sums(p, launch_of);
-    return zfi_make_sections(p);
+    p->begins = zfi_calloc(&p->memory, (size_t)p->launch_room + 1, sizeof *p->begins);
+    p->args = zfi_calloc(&p->memory, (size_t)p->arg_count, sizeof *p->args);
+    if (p->memory.failed) return zfi_graph_nomem(p->graph);
+    return zfi_make_own(p, copies);
 }

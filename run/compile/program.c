@@ -17,7 +17,9 @@
  *
  *     launches | micro section, once per micro-batch | update section, once per step |
  *              0                                 micro_end                    launch_count
- */
+ *
+ * Where a rank runs a schedule, the micro section is there several times, once for each slot of
+ * values that have several; a task is a part of each (tasks.c). */
 
 /* Memory for the values of a step. */
 typedef struct zfi_work {
@@ -61,15 +63,17 @@ struct zf_program {
     int32_t *tensor_of;  /* by node: the store's tensor of a parameter or state; -1: none */
     void **data; /* by node */
     size_t nodes;
+    struct zfi_program_tasks *tasks; /* of a rank that runs a schedule (tasks.c); else NULL */
     zf_launch *launches;
+    bool *begins; /* by launch: it is the first of a task */
     int32_t *waits_for;   /* by launch: the launch for which a `wait` waits; else -1 */
-    bool *sums_outputs;   /* by launch: it sums outputs over the ranks, for zfi_check_outputs */
+    bool *sums_outputs; /* by launch: it sums outputs over the ranks, for zfi_check_outputs */
     zf_section *sections; /* launches run at once: up to such a sum, or a section's end */
     int32_t section_count, section_room;
     int32_t launch_count, launch_room, micro_end, arg_count;
     zf_array *args;      /* the operands of all launches */
     struct zfi_own_of_launch *own; /* what some have of their own (share.c) */
-    int32_t own_count;
+    int32_t own_count, own_used;
     const zf_comm *comm; /* NULL: one rank */
     uint64_t *hashes;    /* of the ranks' plans; this rank's first */
     bool agreed;         /* all ranks have the same plan */

@@ -62,15 +62,16 @@ static bool zfi_set_own(const zf_program *p, int32_t id, zf_launch *l, zfi_own_o
     return true;
 }
 
-/* Room for what launches have of their own. */
-static zf_status zfi_make_own(zf_program *p)
+/* Room for what launches have of their own; those of the micro section are there `copies` times. */
+static zf_status zfi_make_own(zf_program *p, int32_t copies)
 {
     const zf_graph *g = p->graph;
     if (!g->axes.count) return ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         zf_launch l = {.attributes = g->nodes[g->order[i]].attributes};
         zfi_own_of_launch own;
-        p->own_count += zfi_set_own(p, g->order[i], &l, &own);
+        if (zfi_set_own(p, g->order[i], &l, &own))
+            p->own_count += zfi_runs_once(&g->nodes[g->order[i]]) ? 1 : copies;
     }
     if (!p->own_count) return ZF_OK;
     p->own = zfi_calloc(&p->memory, (size_t)p->own_count, sizeof *p->own);

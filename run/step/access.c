@@ -122,10 +122,13 @@ static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, boo
                        : "%s: the tensor is not one of the program's graph%s",
                    call, zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
                0;
-    if (g->whole && node->stage && node->stage - 1 != zfi_stage_of_rank(p))
+    if (g->whole && node->stage && !zfi_is_of_rank(g, id, zfi_rank_along_pipe(p)))
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
-                        "%s: %%%d is of stage %d of the pipeline, and this rank is of stage %d",
-                        call, (int)id, node->stage - 1, (int)zfi_stage_of_rank(p)),
+                        g->chunks > 1 ? "%s: %%%d is of stage %d of the pipeline, and rank %d "
+                                        "along pipe has others"
+                                      : "%s: %%%d is of stage %d of the pipeline, and this rank is "
+                                        "of stage %d",
+                        call, (int)id, node->stage - 1, (int)zfi_rank_along_pipe(p)),
                0;
     known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_bucket &&
             (writing ? node->op != ZF_OP_constant : !zfi_is_unread(p, id));
@@ -159,14 +162,11 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
     return id;
 }
 
-ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t bytes)
+/* Writes the value of a node, of a micro-batch where it has slots. */
+static zf_status zfi_write_node(zf_program *p, int32_t id, int64_t micro, const void *data,
+                                size_t bytes)
 {
-    int32_t id;
     zf_status status;
-    if (!p) return ZF_ERR_ARGUMENT;
-    id = zfi_accessible(p, x, bytes, "zf_write", true);
-    if (!id) return p->error.status;
-    if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     if (p->tensor_of[id] >= 0) return zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
     if (zfi_is_unread(p, id)) return ZF_OK;
     if (zfi_is_held(&p->graph->nodes[id]))
@@ -175,13 +175,53 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
                         p->graph->nodes[id].name);
     if (p->graph->nodes[id].op == ZF_OP_cache && zfi_check_kept_caches(p, "zf_write"))
         return p->error.status;
-    status = zfi_put_bytes(p->store, (zf_space)p->graph->nodes[id].space, p->data[id], data, bytes,
-                           &p->error);
+    status = zfi_put_bytes(p->store, (zf_space)p->graph->nodes[id].space,
+                           zfi_slot_address(p, id, micro), data, bytes, &p->error);
     for (int32_t k = 0; k < zfi_len(p->unwritten) && !status; k++)
         if (p->unwritten[k] == id) {
             p->unwritten[k] = stbds_arrlast(p->unwritten);
             stbds_header(p->unwritten)->length--;
         }
+    return status;
+}
+
+ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t bytes)
+{
+    int32_t id;
+    if (!p) return ZF_ERR_ARGUMENT;
+    id = zfi_accessible(p, x, bytes, "zf_write", true);
+    if (!id) return p->error.status;
+    if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
+    return zfi_write_node(p, id, p->micro, data, bytes);
+}
+
+ZF_API zf_status zf_write_micro(zf_program *p, zf_tensor x, int64_t micro, const void *data,
+                                size_t bytes)
+{
+    const zfi_node *node;
+    zf_status status;
+    int32_t id;
+    if (!p) return ZF_ERR_ARGUMENT;
+    id = zfi_accessible(p, x, bytes, "zf_write_micro", true);
+    if (!id) return p->error.status;
+    node = &p->graph->nodes[id];
+    if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write_micro: data is NULL");
+    if (micro < 0 || micro >= p->graph->micro_batches)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_write_micro: there is no micro-batch %lld; the step has %lld",
+                        (long long)micro, (long long)p->graph->micro_batches);
+    if (node->op != ZF_OP_input || (p->tasks && !node->slots && !zfi_is_unread(p, id)))
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_write_micro: %%%d %s has one value for all micro-batches of a step; "
+                        "zf_write writes it",
+                        (int)id, node->name ? node->name : p->graph->records[node->op]->name);
+    if (!p->tasks && micro != p->micro)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_write_micro: micro-batch %lld is next, not %lld: this step runs one "
+                        "after the other",
+                        (long long)p->micro, (long long)micro);
+    status = zfi_write_node(p, id, micro, data, bytes);
+    if (!status && p->tasks) p->tasks->wrote[micro] = true;
     return status;
 }
 
@@ -217,12 +257,14 @@ ZF_API zf_status zf_write_range(zf_program *p, zf_tensor x, size_t offset, const
 
 ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
 {
+    int64_t micro;
     int32_t id;
     if (!p) return ZF_ERR_ARGUMENT;
     id = zfi_accessible(p, x, bytes, "zf_read", false);
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_read: data is NULL");
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    micro = p->graph->nodes[id].op == ZF_OP_input ? p->micro : p->graph->micro_batches - 1;
     if (p->tensor_of[id] >= 0)
         return zfi_store_get(p->store, p->tensor_of[id], data, id, "zf_read", &p->error);
     if (p->graph->nodes[id].op == ZF_OP_cache && zfi_check_kept_caches(p, "zf_read"))
@@ -230,6 +272,11 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (!zfi_is_persistent(p->graph, &p->graph->nodes[id]) && !p->ran)
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "zf_read: %%%d %s has no value yet: no step has run (zf_step, zf_micro)",
+                        (int)id, p->graph->records[p->graph->nodes[id].op]->name);
+    if (!zfi_is_persistent(p->graph, &p->graph->nodes[id]) && p->tasks && p->micro)
+        return zfi_fail(&p->error, ZF_ERR_STAGE,
+                        "zf_read: %%%d %s has no value between micro-batches: zf_step runs all of "
+                        "them together",
                         (int)id, p->graph->records[p->graph->nodes[id].op]->name);
     for (int32_t k = 0; k < zfi_len(p->unwritten); k++)
         if (p->unwritten[k] == id)
@@ -242,6 +289,6 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
                         "zf_read: %%%d was overwritten by another program, which has run in the "
                         "same memory since (zf_compile_desc.shares_memory_with)",
                         (int)id);
-    return zfi_get_bytes(p->store, (zf_space)p->graph->nodes[id].space, data, p->data[id], bytes,
-                         &p->error);
+    return zfi_get_bytes(p->store, (zf_space)p->graph->nodes[id].space, data,
+                         zfi_slot_address(p, id, micro), bytes, &p->error);
 }

@@ -48,7 +48,7 @@ static zf_status zfi_skip_launch(zf_program *p, int32_t n)
     const zfi_node *node = &p->graph->nodes[l->node];
     const bool sums = zfi_written_args(p->graph, node) != 0;
     zf_status status = ZF_OK;
-    if (l->op == ZF_OP_wait || (sums && p->micro)) return ZF_OK;
+    if (l->op == ZF_OP_wait || (sums && l->run->micro)) return ZF_OK;
     if (p->regions.how[l->node] == ZFI_LEFT_ZERO) status = zfi_leave_zeros(p, l, l->out);
     for (int k = 0; l->saved && k < ZF_MAX_SAVED && !status; k++)
         if (node->saved[k] && p->regions.how[node->saved[k]] == ZFI_LEFT_ZERO)

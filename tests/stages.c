@@ -313,7 +313,7 @@ TEST(stages_are_those_of_nodes)
     NEED(t, g, NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     for (int32_t k = 0; zf_graph_node(g, k, &node); k++) CHECK(t, node.stage == -1);
-    OK(t, zf_stages(g, &(zf_stages_desc){2, NULL}), zf_graph_error(g));
+    OK(t, zf_stages(g, &(zf_stages_desc){.ranks = 2}), zf_graph_error(g));
     for (int32_t k = 0; zf_graph_node(g, k, &node); k++) {
         if (node.op == ZF_OP_param) CHECK(t, node.stage == params++);
         if (node.op == ZF_OP_send) CHECK(t, node.stage == 1 && sends++ == 0);

@@ -10,6 +10,12 @@ static bool zfi_is_stored(const zf_graph *g, const zfi_node *node)
     return zfi_is_persistent(g, node) && zfi_is_written(g, node->op) && node->op != ZF_OP_cache;
 }
 
+/* The stage of a leaf in a store: 1 + the rank along pipe that has it, 0: all have. */
+static int16_t zfi_stored_stage(const zf_graph *g, const zfi_node *leaf)
+{
+    return (int16_t)(leaf->stage ? zfi_rank_of_stage(g, leaf->stage - 1) + 1 : 0);
+}
+
 /* The address of a place of the plan. An empty value may have any address. */
 static void *zfi_address(const zf_program *p, uint8_t space, int64_t offset)
 {
@@ -196,7 +202,7 @@ static zf_status zfi_link_piece(zf_program *p, const zfi_node *leaf, int32_t ind
                         zfi_type_text(here, leaf->dtype, &shape),
                         zfi_stored_kind(&s->tensors[whole]),
                         zfi_type_text(there, s->tensors[whole].dtype, &s->tensors[whole].shape));
-    s->tensors[whole].stage = leaf->stage;
+    s->tensors[whole].stage = zfi_stored_stage(g, leaf);
     zfi_store_link(s, whole, index, zfi_elements_before(leaf));
     if (s->tensors[whole].host) s->tensors[index].fresh = false;
     return ZF_OK;
@@ -412,7 +418,7 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
     if (s->tensors[index].bucket >= 0) return ZF_OK; /* others are added next to it */
     if (zfi_cut_rows_of(node).rows && zfi_link_piece(p, node, index)) return g->error.status;
     s->tensors[index].shape = zfi_stored_shape(node->shape, zfi_copies_of(p, node));
-    s->tensors[index].spread = node->spread, s->tensors[index].stage = node->stage;
+    s->tensors[index].spread = node->spread, s->tensors[index].stage = zfi_stored_stage(g, node);
     s->tensors[index].bucket = bucket;
     s->tensors[index].at = home ? ((const int64_t *)ZF_LIST(home, bucket, at).data)[k] : 0;
     return ZF_OK;
@@ -447,10 +453,11 @@ static zf_status zfi_check_dealt(const zf_program *p, const zfi_node *leaf)
     const zf_store *s = p->store;
     const int32_t index = zfi_store_find(s, leaf->name);
     const zfi_stored *t = index < 0 ? NULL : &s->tensors[index];
+    const int16_t stage = zfi_stored_stage(p->graph, leaf);
     char its[40] = "all stages", ours[40] = "all stages";
-    if (!t || t->host || t->stage == leaf->stage) return ZF_OK;
+    if (!t || t->host || t->stage == stage) return ZF_OK;
     if (t->stage) snprintf(its, sizeof its, "stage %d", (int)t->stage - 1);
-    if (leaf->stage) snprintf(ours, sizeof ours, "stage %d", leaf->stage - 1);
+    if (stage) snprintf(ours, sizeof ours, "stage %d", stage - 1);
     return zfi_fail(&p->graph->error, ZF_ERR_ARGUMENT,
                     "zf_compile: the store has \"%.200s\" at %s, and it is of %s here; programs of "
                     "one store give each stage the same layers (zf_stages_desc.layers)",
@@ -510,7 +517,7 @@ static zf_status zfi_bind_away(zf_program *p, int32_t *bucket_of)
                                                   .bucket = -1});
         if (index < 0) return zfi_graph_nomem(g);
         s->tensors[index].shape = shape, s->tensors[index].spread = leaf->spread;
-        s->tensors[index].stage = leaf->stage;
+        s->tensors[index].stage = zfi_stored_stage(g, leaf);
         status = zfi_note_role(p, index, leaf);
         if (!status && !known && !rows)
             status = zfi_note_away_bucket(p, g->away[i], index, bucket_of);

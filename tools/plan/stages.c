@@ -1,7 +1,6 @@
 /* The plan of each stage of a pipeline, and of the ranks' axes.
  *
- *     a rank's peak      that of one micro-batch, and once more for each further one in flight what
- *                        is alive between its forward and its backward pass
+ *     a rank's peak      that of its plan, in which values have slots for the micro-batches in flight
  *     seconds of a step  those of the slowest stage, and its idle time by the schedule */
 #include "plan.h"
 
@@ -92,7 +91,7 @@ static bool plan_stage(const zf_graph *whole, const options *o, int32_t k, stage
         !zf_graph_estimate(g, &o->cost, &s->estimate) && find_kept(g, k == (int32_t)o->pipe - 1, s);
     if (!good)
         snprintf(error, 512, "%s", g && zf_graph_status(g) ? zf_graph_error(g) : "out of memory");
-    if (good) s->layers = count_layers(g), count_nodes(o, s);
+    if (good) s->kept /= (size_t)s->slots, s->layers = count_layers(g), count_nodes(o, s);
     zf_graph_free(g);
     for (int space = 0; space < ZF_SPACES; space++) /* names of a graph that is freed */
         s->plan.spaces[space].peak_op = s->plan.spaces[space].peak_scope = "";
@@ -128,7 +127,7 @@ static void find_most(stages_plan *p)
     p->seconds = p->stages[p->slowest].estimate.seconds * (1 + p->idle);
 }
 
-/* Plans one stage of each kind: the first, which has most micro-batches in flight. */
+/* Plans each stage, of those that are alike and have as many micro-batches in flight the first. */
 static bool plan_each(const zf_graph *g, const options *o, stages_plan *p, char error[512])
 {
     int32_t *const kind = calloc((size_t)o->pipe, sizeof *kind);
@@ -136,10 +135,11 @@ static bool plan_each(const zf_graph *g, const options *o, stages_plan *p, char 
     snprintf(error, 512, "out of memory");
     for (int32_t k = 0; k < (int32_t)o->pipe && good; k++) {
         stage_plan *const s = &p->stages[k];
-        if (kind[k] == k) good = plan_stage(g, o, k, s, error);
-        else *s = p->stages[kind[k]];
+        const int32_t like = kind[k];
         s->slots = slots_of(o->schedule, k);
-        s->peak = s->plan.peak_bytes + (size_t)(s->slots - 1) * s->kept;
+        if (like == k || p->stages[like].slots != s->slots) good = plan_stage(g, o, k, s, error);
+        else *s = p->stages[like];
+        s->peak = s->plan.peak_bytes;
     }
     free(kind);
     return good && find_idle(o, p, error);

@@ -44,7 +44,10 @@ zf_status plan_rewrite(zf_graph *g, zf_tensor loss, const options *o)
     t.loss = loss;
     t.zero.world = (int32_t)o->data, t.zero.nodes = plan_data_nodes(o);
     t.zero.mics = o->mics != 0;
-    if (o->pipe > 1) t.stages = (zf_stages_desc){(int32_t)o->pipe, o->pipe_layers};
+    if (o->pipe > 1)
+        t.stages = (zf_stages_desc){.ranks = (int32_t)o->pipe,
+                                    .layers = o->pipe_layers,
+                                    .schedule = {o->schedule.kind, o->schedule.chunks}};
     t.prefetch.keep_gathered = t.prefetch.bytes > 0;
     t.memory_limit = (size_t)o->memory;
     t.cost = o->cost_file ? &o->cost : NULL;

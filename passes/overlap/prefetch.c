@@ -256,6 +256,10 @@ ZF_API zf_status zf_prefetch(zf_graph *g, const zf_training *training)
     zf_status status =
         zfi_enter(g, "zf_prefetch", ZFI_STAGE_RANKS, ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
+    if (t.prefetch.keep_gathered && t.memory_limit && g->schedule && g->micro_batches > 1)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_prefetch: keep_gathered is for steps without a schedule: other "
+                        "micro-batches come between the forward and the backward pass of one");
     if (t.prefetch.bytes > INT64_MAX / 2) t.prefetch.bytes = INT64_MAX / 2;
     if (t.prefetch.host_bytes > INT64_MAX / 2) t.prefetch.host_bytes = INT64_MAX / 2;
     if (t.memory_limit > INT64_MAX / 2) t.memory_limit = INT64_MAX / 2;

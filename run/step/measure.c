@@ -14,6 +14,7 @@ ZF_API zf_status zf_measure(zf_program *p, bool on)
                         "zf_measure: the backend \"%.40s\" notes no times",
                         p->backend->name ? p->backend->name : "?");
     room = p->launch_count + (p->graph->micro_batches - 1) * p->micro_end;
+    if (p->tasks) room += p->tasks->sender_count * p->graph->micro_batches;
     if (room > INT32_MAX / 2)
         return zfi_fail(&p->error, ZF_ERR_LIMIT, "zf_measure: too many micro-batches");
     p->spans = zfi_calloc(&p->memory, (size_t)room + 1, sizeof *p->spans);

@@ -382,14 +382,14 @@ static bool zfi_is_elsewhere(const zf_launch *l)
     return l->op == ZF_OP_send && l->group.count == 1;
 }
 
-/* Runs a call. An error of a step that runs a schedule says at which task the rank was. */
+/* Runs a call. An error of a step that runs a schedule says of which task. */
 static zf_status zfi_call_ranks(const zf_launch *l, const zf_collective *c)
 {
     const zf_status status = l->comm->run(l->comm->self, c, l->error);
     char text[sizeof l->error->text];
     if (!status || !l->run->task || !l->error) return status;
     snprintf(text, sizeof text, "%s", l->error->text);
-    snprintf(l->error->text, sizeof text, "%.420s; this rank was at %.60s", text, l->run->task);
+    snprintf(l->error->text, sizeof text, "%.420s; task %.60s", text, l->run->task);
     return status;
 }
 

@@ -62,7 +62,7 @@ TEST(ir_refuses_bad_text)
          "1:54: shards must be those of all ranks, or of a node's"},
         {X "output %1 \"a\" role=foo", "2:23: 'foo' is no role"},
         {X "%3 = neg %1 : f32[4] queue=foo",
-         "2:31: 'foo' is none of the queues compute, gather, reduce, download, upload, read, write"},
+         "2:31: 'foo' is none of the queues compute, gather, reduce, pipe, download, upload, read, write"},
         {X "%3 = neg %1 : f32[4] micro", "2:27: 'micro' marks what is below 'update:'"},
         {X "%3 = state \"s\" : f32[4] recompute", "2:34: state cannot be a recomputed node"},
         {"%1 =", "1:5: expected an operator"},

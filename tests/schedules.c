@@ -95,12 +95,35 @@ TEST(schedules_keep_what_the_table_says)
         }
 }
 
+/* Between the forward and the backward pass of a micro-batch come others, for which what is gathered
+ * would have to stay, too. */
+TEST(schedules_do_not_keep_what_is_gathered)
+{
+    const zf_training t3 = {.prefetch = {.bytes = 1000, .keep_gathered = true},
+                            .memory_limit = 1 << 20};
+    const made way = {.passes = "autograd %94; simplify; sgd lr",
+                      .zero = "stage=3", .pipe = 2, .data = 2, .micro = 4};
+    char model[TEXT];
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g;
+    write_model(model);
+    making = &way;
+    g = team_parsed(t, model, &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, to_stages(g), zf_graph_error(g));
+    GIVES(t, zf_prefetch(g, &t3), ZF_ERR_ARGUMENT, zf_graph_error(g));
+    CHECK_TEXT(t, zf_graph_error(g),
+               "zf_prefetch: keep_gathered is for steps without a schedule: other micro-batches "
+               "come between the forward and the backward pass of one");
+}
+
 /* ------------------------------------------------------------------------------------- the text */
 
 static const char in_sections[] =
     "mesh pipe=2\nschedule: zb-h1\nzero stage=0 world=1 micro_batches=2\nforward:\n"
     "%1 = input \"x\" : f32[4,4]\n%2 = param \"a\" : f32[4,4] stage=0\n"
-    "%3 = param \"b\" : f32[4,4] stage=1\n%4 = matmul %1, %2 : f32[4,4] stage=0\n"
+    "%3 = param \"b\" : f32[4,4] stage=1\n%20 = accumulator : f32[16] stage=0\n%4 = matmul %1, %2 : f32[4,4] stage=0\n"
     "%5 = send %4 {world=2 over=pipe to=1} : f32[4,4] stage=1\n"
     "%6 = matmul %5, %3 : f32[4,4] stage=1\n";
 
@@ -160,6 +183,18 @@ TEST(schedules_have_rules)
          "schedule zb-v: 3 chunks of a rank; it has 2"},
         {"mesh pipe=2\nschedule: interleaved\n",
          "schedule interleaved: 1 chunks of a rank; 2 or more are interleaved"},
+        {"mesh pipe=2\nschedule: zb-v chunks=2\n%1 = input \"x\" : f32[4]\n"
+         "%2 = neg %1 : f32[4] stage=4\n",
+         "stage=4, and there are 4 stages of ranks along pipe"},
+        {"%1 = input \"x\" : f32[4] @0+16 slots=2 apart=64\n"
+         "%2 = neg %1 : f32[4] @128+16 slots=2 apart=64\n%3 = neg %2 : f32[4] @192+16\n"
+         "%4 = add %2, %3 : f32[4] @256+16\noutput %4 \"y\"\npeak 320 %1\n",
+         "it overlaps %2, which other micro-batches still need"},
+        {"%1 = input \"x\" : f32[4] @0+16 slots=2 apart=64\n"
+         "%2 = neg %1 : f32[4] @128+16 slots=2 apart=64\n"
+         "%3 = neg %2 : f32[4] @192+16 slots=1 apart=64\n"
+         "%4 = add %2, %3 : f32[4] @256+16\noutput %4 \"y\"\npeak 320 %1\n",
+         "its slots overlap %2"},
         {"%1 = input \"x\" : f32[4] @0+16 slots=0 apart=64\npeak 64 %1\n",
          "a value has a slot or more, within 2^63 bytes"}};
     for (size_t k = 0; k < sizeof wrong / sizeof wrong[0] + sizeof lines / sizeof lines[0]; k++) {
@@ -193,6 +228,8 @@ TEST(schedules_refuse_what_cannot_run)
          "zf_stages: layers is \"4,4\", of 2 stages, and the ranks along pipe have 4"},
         {{.schedule = "zb-h1 chunks=2", .pipe = 2},
          "zf_stages: schedule zb-h1: 2 chunks of a rank; it has 1"},
+        {{.schedule = "interleaved chunks=20", .pipe = 32766},
+         "zf_stages: 32766 ranks of 20 chunks; there are at most 32766 chunks of all ranks"},
         {{.schedule = "interleaved chunks=21", .pipe = 2}, "chunks"}};
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         made way = cases[k].way;
@@ -207,5 +244,164 @@ TEST(schedules_refuse_what_cannot_run)
         GIVES(t, to_stages(g), ZF_ERR_ARGUMENT, zf_graph_error(g));
         if (!strstr(zf_graph_error(g), cases[k].error))
             test_fail(t, __FILE__, __LINE__, cases[k].error, zf_graph_error(g));
+    }
+}
+
+/* --------------------------------------------------------------------------------- running ranks */
+
+static const made by_two = {
+    .passes = "autograd %94; simplify; sgd lr", .zero = "stage=0", .pipe = 2, .data = 1, .micro = 4};
+
+/* Ranks of by_two, whose communicator has this deadline; false: they are not complete. */
+static bool two_ranks(test *t, team *m, double deadline)
+{
+    char text[TEXT];
+    write_model(text);
+    making = &by_two;
+    *m = (team){.world = 2};
+    m->local = zf_local_new(&(zf_local_desc){.world = 2, .deadline_seconds = deadline}, NULL);
+    if (!m->local) abort();
+    for (int r = 0; r < 2; r++) {
+        m->members[r] = (member){.rank = r};
+        if (!team_compile(t, &m->members[r], zf_local_comm(m->local, r), text, to_stages))
+            return false;
+        m->programs[r] = m->members[r].program;
+    }
+    return true;
+}
+
+/* Micro-batches in any order, and one that is as the one before. */
+TEST_ONCE(schedules_take_inputs_of_micro_batches)
+{
+    static const int order[] = {2, 0, 1, 3};
+    float losses[2] = {0};
+    for (int way = 0; way < 2 && !t->failed; way++) {
+        team m;
+        if (two_ranks(t, &m, 60)) {
+            for (int r = 0; r < 2; r++) {
+                const member *one = &m.members[r];
+                zf_program *p = one->program;
+                const float lr = 0.05f;
+                float x[2][ROWS * WIDTH];
+                zf_write(p, zf_graph_find(one->graph, "lr"), &lr, sizeof lr);
+                for (int k = 0; k < 4; k++) {
+                    const int micro = way ? order[k] : k;
+                    values_of(x, r, 0, micro);
+                    for (int of = 0; of < 2; of++) {
+                        const zf_tensor input = zf_graph_find(one->graph, of ? "y" : "x");
+                        OK(t, way ? zf_write_micro(p, input, micro, x[of], sizeof x[of])
+                                  : zf_write(p, input, x[of], sizeof x[of]),
+                           zf_program_error(p));
+                    }
+                    if (!way && k < 3) OK(t, zf_micro(p), zf_program_error(p));
+                }
+            }
+            team_step(t, &m);
+            zf_read(m.programs[0], zf_graph_find(m.members[0].graph, "loss"), &losses[way],
+                    sizeof losses[way]);
+        }
+        team_end(&m);
+    }
+    CHECK(t, t->unwound || (losses[0] > 0 && losses[0] == losses[1]));
+}
+
+TEST_ONCE(schedules_refuse_wrong_micro_batches)
+{
+    team m;
+    if (two_ranks(t, &m, 60)) {
+        zf_program *p = m.programs[0];
+        zf_graph *g = m.members[0].graph;
+        float x[ROWS * WIDTH] = {0};
+        zf_write_micro(p, zf_graph_find(g, "x"), 4, x, sizeof x);
+        CHECK_TEXT(t, zf_program_error(p),
+                   "zf_write_micro: there is no micro-batch 4; the step has 4");
+        zf_write_micro(p, zf_graph_find(g, "lr"), 0, x, sizeof *x);
+        CHECK(t, strstr(zf_program_error(p),
+                        "has one value for all micro-batches of a step; zf_write writes it"));
+        zf_write_micro(p, zf_graph_find(g, "x"), 0, NULL, sizeof x);
+        CHECK_TEXT(t, zf_program_error(p), "zf_write_micro: data is NULL");
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < 4; k++) {
+                fill(&m.members[r], 0, k);
+                if (k < 3) zf_micro(m.programs[r]);
+            }
+        team_step(t, &m);
+        OK(t, zf_micro(p), zf_program_error(p));
+        zf_read(p, zf_graph_find(g, "loss"), x, sizeof *x);
+        CHECK(t, strstr(zf_program_error(p),
+                        "has no value between micro-batches: zf_step runs all of them together"));
+    }
+    team_end(&m);
+}
+
+/* Other steps run a micro-batch when it is written. */
+TEST(schedules_are_for_stages)
+{
+    static const char text[] = "zero stage=0 world=1 micro_batches=2\n%1 = input \"x\" : f32[4]\n"
+                               "%2 = neg %1 : f32[4]\noutput %2 \"y\"\n";
+    const float x[4] = {1, 2, 3, 4};
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &error);
+    zf_program *p;
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    p = zf_compile(g, NULL);
+    error.status = zf_graph_status(g);
+    NEED(t, p, &error);
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    CHECK(t, zf_write_micro(p, zf_graph_find(g, "x"), 1, x, sizeof x));
+    CHECK_TEXT(t, zf_program_error(p), "zf_write_micro: micro-batch 0 is next, not 1: this step "
+                                       "runs one after the other");
+    OK(t, zf_write_micro(p, zf_graph_find(g, "x"), 0, x, sizeof x), zf_program_error(p));
+}
+
+/* A value that the schedule makes too late for its reader: W of stage 1 comes after that of 0. */
+TEST(schedules_refuse_what_comes_too_late)
+{
+    static const char late[] = "weights:\n%7 = neg %6 : f32[4,4] stage=1\n"
+                               "%8 = send %7 {world=2 over=pipe from=1} : f32[4,4] stage=0\n"
+                               "%9 = neg %8 : f32[4,4] stage=0\n"
+                               "%10 = pack %9 {at=[0] size=16} : f32[16] stage=0\n"
+                               "%11 = all_reduce %10, %20 {world=1 over=data} : f32[16] stage=0\n"
+                               "%12 = view %11 {shape=[4,4]} : f32[4,4] stage=0\n"
+                               "update:\n     gradient %2, %12 stage=0\n";
+    zf_comm comm = {.rank = 0, .world = 2, .groups = true};
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = with_sections(t, late, &error);
+    zf_program *p;
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    p = zf_compile(g, &(zf_compile_desc){.comm = &comm});
+    if (p) zf_program_free(p);
+    GIVES(t, zf_graph_status(g), ZF_ERR_VERIFY, zf_graph_error(g));
+    if (!strstr(zf_graph_error(g), "zf_compile: schedule: %9 reads %8 of micro-batch"))
+        test_fail(t, __FILE__, __LINE__, "zf_compile: schedule:", zf_graph_error(g));
+}
+
+/* One rank does not come to a step: the other one says where it was. */
+TEST_ONCE(schedules_name_the_task_of_a_rank_that_waits)
+{
+    for (int away = 0; away < 2 && !t->failed; away++) {
+        team m;
+        if (two_ranks(t, &m, 0.3)) {
+            zf_program *p = m.programs[1 - away];
+            for (int step = 0; step < 2; step++) {
+                for (int r = 0; r < 2; r++)
+                    for (int k = 0; k < 4; k++) {
+                        fill(&m.members[r], step, k);
+                        if (k < 3) zf_micro(m.programs[r]);
+                    }
+                if (!step) team_step(t, &m);
+            }
+            if (zf_step(p) != ZF_ERR_COMM || !strstr(zf_program_error(p), "send %") ||
+                !strstr(zf_program_error(p), away ? "rank 1 of 2 did not come within 0.3 s"
+                                                  : "rank 0 of 2 did not come within 0.3 s"))
+                test_fail(t, __FILE__, __LINE__, "the rank", zf_program_error(p));
+            if (!strstr(zf_program_error(p), "; task F 0 0 of stage 0"))
+                test_fail(t, __FILE__, __LINE__, "the task", zf_program_error(p));
+            if (zf_step(m.programs[away]) != ZF_ERR_COMM)
+                test_fail(t, __FILE__, __LINE__, "fails too", zf_program_error(m.programs[away]));
+        }
+        team_end(&m);
     }
 }

@@ -188,10 +188,7 @@ static zf_status zfi_open_launches(zf_program *p, int32_t copies)
         launches += times;
         args += (int64_t)times * (node->arg_count + (zfi_saves(node) ? ZF_MAX_SAVED : 0));
     }
-    if (launches > INT32_MAX / 2 || args > INT32_MAX / 2)
-        return zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
-                        "zf_compile: a step of %lld launches, with their slots",
-                        (long long)launches);
+    if (launches > INT32_MAX / 2 || args > INT32_MAX / 2) return zfi_graph_nomem(p->graph);
     p->launch_room = (int32_t)launches, p->arg_count = (int32_t)args;
     p->launches = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->launches);
     p->waits_for = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->waits_for);

@@ -1,5 +1,7 @@
 /* Steps of stages that run a schedule: the bits of one rank, the slots that plans give, the text,
  * inputs of micro-batches, ranks that fail, and what is refused. */
+static const char of_another[] = "of the pipeline, and this rank is of stage",
+                  of_others[] = "of the pipeline, and rank";
 #include "staged.h"
 
 static const char *const kinds[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"};

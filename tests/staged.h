@@ -1,4 +1,5 @@
-/* A small model whose layers are dealt to ranks along pipe, and steps of all ranks. */
+/* A small model whose layers are dealt to ranks along pipe, and steps of all ranks. Needs
+ * `of_another` and `of_others`, the errors of a parameter that a rank does not have. */
 #ifndef STAGED_H
 #define STAGED_H
 #include "team.h"
@@ -103,8 +104,7 @@ static void read_rank(rank_after *r, after *a)
         const bool has = !zf_read(r->m->program, x, a->values[k], zf_tensor_bytes(x));
         const char *why = zf_program_error(r->m->program);
         r->had += has;
-        if (!has && !strstr(why, "of the pipeline, and this rank is of stage") &&
-            !strstr(why, "of the pipeline, and rank"))
+        if (!has && !strstr(why, of_another) && !strstr(why, of_others))
             snprintf(r->said, sizeof r->said, "%s: %.200s", name_of(name, k), why);
     }
 }

@@ -1,5 +1,7 @@
 /* Stages of a pipeline: parameters, states and losses of any number of ranks along pipe have the
  * bits of one rank; each rank has what its stage needs alone; and what is refused. */
+static const char of_another[] = "of the pipeline, and this rank is of stage",
+                  of_others[] = "of the pipeline, and rank";
 #include "staged.h"
 
 TEST_ONCE(stages_have_the_bits_of_one_rank)

@@ -110,7 +110,8 @@ static int32_t zfi_made_over(const zfi_account *a, int32_t id, int32_t position)
         const zfi_node *x = &g->nodes[node->args[k]];
         int32_t life = a->life[node->args[k]];
         if (zfi_may_overwrite(g, id, k) && life >= 0 && x->placed && x->offset == node->offset &&
-            x->bytes == node->bytes && node->bytes && a->lives[life].last == position)
+            x->bytes == node->bytes && node->bytes &&
+            (a->lives[life].last == position || x->slots))
             return k;
     }
     return -1;
@@ -124,8 +125,9 @@ static void zfi_count_with_pack(zfi_account *a, int32_t id, int32_t position)
     zfi_lifetime *pack = &a->lives[a->life[id]];
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t life = a->life[node->args[k]];
-        if (life < 0 || a->lives[life].last != position || !zfi_packed_in_place(g, node, k))
-            continue;
+        const bool ends = life >= 0 && (a->lives[life].last == position ||
+                                        g->nodes[node->args[k]].slots); /* as long as the pack */
+        if (!ends || !zfi_packed_in_place(g, node, k)) continue;
         for (; life >= 0; life = a->lives[life].before) {
             a->lives[life].bytes = 0;
             if (a->lives[life].first < pack->first) pack->first = a->lives[life].first;

@@ -319,7 +319,7 @@ planned --config "$work/opt.json"
 is 'config: OPT has two more positions' "$(of parameter_count)" \
     $((176 * 32 + 66 * 32 + 2 * 32 + 2 * (4 * 32 * 33 + 2 * 2 * 32 + 2 * 64 * 32 + 64 + 32)))
 type_of docs/data/llama.json elmo
-"$plan" --config "$work" 2>&1 | grep -q '^zf-plan: .*config.json:1:16: model_type must be one of bert, gpt2, opt, llama, '
+"$plan" --config "$work" 2>&1 | grep -q '^zf-plan: .*config.json:1:16: model_type must be one of bert, '
 is 'config: another kind' "$?" 0
 echo '{"hidden_size": 32}' > "$work/config.json"
 misused "$work/config.json has no model_type, by which a kind of model is known" --config "$work/config.json"
@@ -342,22 +342,31 @@ gpt12="--model gpt --layers 12 --hidden $h --heads 4 --vocab $V --batch $b --seq
     --world $((t * p * d)) --tensor $t --pipe $p --micro-batches $m --pipe-layers 4,4,4 --zero 1"
 # shellcheck disable=SC2086 # a list of options
 planned $gpt12
-# Of a rank: of a layer norms, attention, the MLP's part; embeddings; the last norm.
+# Of a rank: of a layer norms, attention, the MLP's part; its part of the words, and the positions; the
+# last norm.
 layer=$((4 * h + 4 * h * h + 4 * h + 2 * 4 * h * h / t + 4 * h / t + h))
 is 'GPT: parameters of stages' "$(for k in 0 1 2; do stage_of $k parameter_count; done | tr '\n' ' ')" \
-    "$((4 * layer + V * h + s * h)) $((4 * layer)) $((4 * layer + 2 * h)) "
+    "$((4 * layer + V * h / t + s * h)) $((4 * layer)) $((4 * layer + 2 * h)) "
+# Of each layer's MLP two sums; of the embedding one, forward, and of the head one, backward, and
+# forward four numbers of each row and of each of t sections of the vocabulary.
+sum=$((2 * x * (t - 1) / t))
+is 'GPT: stage 0, along tensor' "$(stage_of 0 tensor)" $((m * (4 * 2 + 1) * sum))
+is 'GPT: stage 1, along tensor' "$(stage_of 1 tensor)" $((m * 4 * 2 * sum))
+is 'GPT: stage 2, along tensor' "$(stage_of 2 tensor)" \
+    $((m * ((4 * 2 + 1) * sum + 2 * (4 * b * s * t * 4) * (t - 1) / t)))
 for k in 0 1 2; do
-    is "GPT: stage $k, along tensor, two sums of each of 4 layers" "$(stage_of $k tensor)" \
-        $((m * 4 * 2 * (2 * x * (t - 1) / t)))
+    # What is packed, and what is computed over an operand, is counted once in each slot.
+    holds "GPT: stage $k: all kinds are the peak at most" "$(stage_of $k live) <= $(stage_of $k peak) &&
+        $(stage_of $k gradients) + $(stage_of $k parameters) <= $(stage_of $k peak)"
     # The gradients of each micro-batch are scattered, parameters gathered once; and the loss.
     is "GPT: stage $k, along data" "$(stage_of $k data)" \
         $(((m + 1) * 4 * $(stage_of $k padded_count) * (d - 1) / d + m * 2 * (d - 1) * 4))
 done
 # Forward the sum so far and what a layer adds to it; backward their gradient, and that of the bias of
-# what is added; the embedding, which is the head as well, and its gradient; the loss.
-is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (2 * x + 4 * V * h + 4)))
+# what is added; the part of the embedding, which is the head as well, and its gradient; the loss.
+is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (2 * x + 4 * V * h / t + 4)))
 is 'GPT: stage 1, along pipe' "$(stage_of 1 pipe)" $((m * (2 * x + x + 4 * h + 4)))
-is 'GPT: stage 2, along pipe' "$(stage_of 2 pipe)" $((m * (x + 4 * h + 4 * V * h + 4)))
+is 'GPT: stage 2, along pipe' "$(stage_of 2 pipe)" $((m * (x + 4 * h + 4 * V * h / t + 4)))
 is 'GPT: micro-batches in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '3 2 1 '
 # shellcheck disable=SC2086
 "$plan" $gpt12 > "$work/table"
@@ -369,11 +378,21 @@ planned $gpt12
 peak=$(stage_of 0 peak)
 # shellcheck disable=SC2086
 planned $gpt12 --schedule gpipe
-holds 'gpipe: three more micro-batches in flight, of four layers' "$(stage_of 0 peak) - $peak >= 12 * $x"
-holds 'gpipe: what is kept is inputs of layers at least, and less than a micro-batch takes' \
-    "$(stage_of 0 kept) >= 4 * $x && $(stage_of 0 kept) <= $(stage_of 0 activations)"
+# Of each further micro-batch at least the inputs of the four layers.
+holds 'gpipe: three more micro-batches in flight' "$(stage_of 0 peak) - $peak >= 3 * 4 * $x"
 is 'gpipe: micro-batches in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '6 6 6 '
 
+# shellcheck disable=SC2086
+planned $gpt12 --schedule interleaved=2 --pipe-layers 2,2,2,2,2,2
+is 'interleaved: chunks in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '8 6 4 '
+is 'interleaved: idle' "$(sed -n 's/^  "idle": \(0.[0-9]\{4\}\).*/\1/p' "$work/json")" \
+    "$(awk "BEGIN { printf \"%.4f\", ($p - 1) / 2 / ($m + ($p - 1) / 2) - 0.00005 }")"
+# shellcheck disable=SC2086
+planned $gpt12 --schedule zb-v --pipe-layers 2,2,2,2,2,2
+is 'zb-v: chunks in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '6 6 6 '
+is 'zb-v: embedding and head are on one rank' \
+    "$(for k in 0 1 2; do stage_of $k parameter_count; done | tr '\n' ' ')" \
+    "$((4 * layer + V * h / t + s * h + 2 * h)) $((4 * layer)) $((4 * layer)) "
 large='--layers 128 --hidden 25600 --heads 200 --seq 2048 --batch 1 --precision bf16 --dropout 0
     --world 1024 --tensor 8 --pipe 16 --zero 1'
 # shellcheck disable=SC2086
@@ -406,8 +425,11 @@ misused 'schedule interleaved: 3 micro-batches are no multiple of the 2 ranks al
     --world 2 --micro-batches 3 --schedule interleaved
 misused "--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2 or more, not '2f2b'" \
     --pipe 2 --world 2 --micro-batches 2 --schedule 2f2b
-misused '--schedule zb-v has several chunks of layers on a rank, and zf-plan plans one' \
-    --pipe 2 --world 2 --micro-batches 2 --schedule zb-v
+fails 1 'zf-plan: zf_stages: 4 chunks of the ranks along pipe, and the graph has 2 layers; each chunk has one or more' \
+    --config docs/data/llama.json --pipe 2 --world 2 --micro-batches 4 --schedule zb-v
+misused '--schedule and --picture are of the stages of --pipe P' --schedule gpipe
+misused '--fit plans ranks that have all layers whole: without --tensor, --context and --pipe' --fit \
+    --device 1G --world 2 --tensor 2
 misused '--svg and --html are of a rank that has all layers: without --pipe and --search' \
     --pipe 2 --world 2 --micro-batches 2 --svg "$work/picture.svg"
 fails 1 'zf-plan: zf_stages: 3 ranks along pipe, and the graph has 2 layers; each rank has one or more' \

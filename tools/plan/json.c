@@ -174,8 +174,8 @@ static void put_stage(zf_json_writer *w, const stage_plan *s)
     plan_put_bytes(w, "parameter_count", (size_t)s->plan.parameter_count);
     plan_put_bytes(w, "padded_count", (size_t)s->plan.padded_count);
     for (int k = 0; k < ZF_KINDS; k++) plan_put_bytes(w, zf_kind_name((zf_kind)k), s->plan.most[k]);
-    plan_put_bytes(w, "in_flight", (size_t)s->slots), plan_put_bytes(w, "kept", s->kept);
-    plan_put_bytes(w, "peak", s->peak);
+    plan_put_bytes(w, "in_flight", (size_t)s->slots), 
+    plan_put_bytes(w, "peak", s->peak), plan_put_bytes(w, "live", s->plan.live_bytes);
     put_sent(w, &s->plan);
     zf_json_put_key(w, "flops"), zf_json_put_double(w, s->plan.flops);
     zf_json_put_key(w, "seconds"), zf_json_put_double(w, s->estimate.seconds);

@@ -28,17 +28,24 @@ static int32_t *stages_by_id(const zf_graph *g)
     return of;
 }
 
-bool plan_kinds(const zf_graph *g, int64_t stages, int32_t *kind)
+/* The rank of a stage. */
+static int32_t rank_of(const zf_pipe *p, int32_t stage)
+{
+    if (p->kind == ZF_PIPE_ZB_V && stage >= p->ranks) return 2 * p->ranks - 1 - stage;
+    return stage % p->ranks;
+}
+
+bool plan_kinds(const zf_graph *g, const zf_pipe *pipe, int32_t *kind)
 {
     int32_t *const of = stages_by_id(g);
-    uint64_t *const digest = calloc((size_t)stages, sizeof *digest);
+    uint64_t *const digest = calloc((size_t)pipe->ranks, sizeof *digest);
     zf_node node;
     for (int32_t at = 0; of && digest && zf_graph_node(g, at, &node); at++) {
         const int32_t from = node.op == ZF_OP_send ? of[node.operands[0]] : -1;
-        if (node.stage >= 0) mix_node(&digest[node.stage], &node, from > node.stage);
-        if (from >= 0) mix_node(&digest[from], &node, 2 + (from > node.stage));
+        if (node.stage >= 0) mix_node(&digest[rank_of(pipe, node.stage)], &node, from > node.stage);
+        if (from >= 0) mix_node(&digest[rank_of(pipe, from)], &node, 2 + (from > node.stage));
     }
-    for (int64_t k = 0; of && digest && k < stages; k++)
+    for (int32_t k = 0; of && digest && k < pipe->ranks; k++)
         for (kind[k] = 0; digest[kind[k]] != digest[k];) kind[k]++;
     free(digest);
     free(of);

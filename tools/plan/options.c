@@ -8,10 +8,10 @@
 
 enum { GOOD, MISUSED = 2 }; /* exit status */
 
-#define MODELS                   "bert|gpt"
-#define ROW(kind, member, ...)   ZF_OPTION(options, kind, member, __VA_ARGS__)
-#define BASIC                    .traits = ZF_OPTION_BASIC
-#define MANY                     "[1,1048576]"
+#define MODELS                 "bert|gpt"
+#define ROW(kind, member, ...) ZF_OPTION(options, kind, member, __VA_ARGS__)
+#define BASIC                  .traits = ZF_OPTION_BASIC
+#define MANY                   "[1,1048576]"
 
 static const zf_option plan_rows[] = {
     ROW(TEXT, config, 0, NULL, .unit = "FILE", .topic = "model", .with = "!fit",
@@ -32,23 +32,20 @@ static const zf_option plan_rows[] = {
         .help = "print the layout of --attention, # where a block is seen, and no plan"),
     ROW(TEXTS, phase, 0, NULL, .unit = "seq=T,batch=B,steps=N", .topic = "phases",
         .with = "!fit, !search, !curriculum",
-        .help = "so many steps with this length and batch of all ranks, as in a run; several follow "
-                "one another"),
+        .help =
+            "so many steps with this length and batch of all ranks, as in a run; several follow "
+            "one another"),
     ROW(DESC, curriculum, 0, NULL, .rows = curriculum_rows, .flag = "curriculum",
         .with = "!fit, !search", .help = "short sequences first, which grow to --seq tokens"),
     ROW(CHOICE, recipe, 0, "off|bert44", .with = "!fit, !search, !config",
         .help = "the phases and the optimizer of BERT in 44 minutes"),
-    ROW(COUNT, steps, 1000, "[1,1000000000000]", .with = "curriculum|recipe", .help = "steps in all"),
+    ROW(COUNT, steps, 1000, "[1,1000000000000]", .with = "curriculum|recipe",
+        .help = "steps in all"),
     ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
-    ROW(COUNT, pipe, 1, "[1,32766]", .unit = "P", BASIC, .with = "!fit",
-        .help = "ranks along pipe, each with some of the layers: a stage"),
-    ROW(TEXT, pipe_layers, 0, NULL, .unit = "N,N,...", .with = "pipe",
-        .help = "layers of each stage; without it the stage with most FLOPs has as few as possible"),
     ROW(TEXT, schedule_name, 0, NULL, .unit = "1f1b|gpipe|interleaved=V|zb-h1|zb-v",
-        .flag = "schedule", BASIC, .with = "pipe",
-        .help = "the order of micro-batches on stages; 1f1b"),
-    ROW(FLAG, picture, 0, NULL, .with = "pipe",
-        .help = "draw the schedule also where it is wider than a screen"),
+        .flag = "schedule", BASIC,
+        .help = "the order of micro-batches on the stages of --pipe; 1f1b"),
+    ROW(FLAG, picture, 0, NULL, .help = "draw the schedule also where it is wider than a screen"),
     ROW(COUNT, nodes, 0, MANY, .unit = "M", .with = "!ranks_per_node",
         .help = "nodes, each with the same number of ranks"),
     ROW(COUNT, ranks_per_node, 0, MANY, .unit = "Z",
@@ -76,7 +73,8 @@ static const zf_option plan_rows[] = {
         .with = "search|phase|curriculum|recipe", BASIC,
         .help = "sequences of a step over all ranks; without it two of each rank, or of --phase as "
                 "many as --batch says"),
-    ROW(BYTES, link, 0, NULL, .help = "bytes a second between ranks of a node, in place of --cost's"),
+    ROW(BYTES, link, 0, NULL,
+        .help = "bytes a second between ranks of a node, in place of --cost's"),
     ROW(BYTES, between, 0, NULL,
         .help = "bytes a second between nodes for each rank, in place of --cost's"),
     ROW(BYTES, device, 0, NULL, BASIC, .with = "fit|search", .help = "memory of a rank's device"),
@@ -123,9 +121,12 @@ static int help(const zf_options all[TABLES], const char *topic)
 {
     zf_error error = {ZF_OK, ""};
     fputs("Usage: zf-plan [OPTION]...\n"
-          "Print what a training step takes on each of N ranks: bytes by kind, bytes sent, and FLOPs.\n"
-          "The model is that of --config FILE, or a BERT or GPT of given sizes, by default BERT-base\n"
-          "or GPT-2 small. 'zf-plan rlhf --help' is about training on rewards of a model's own answers.\n\n",
+          "Print what a training step takes on each of N ranks: bytes by kind, bytes sent, and "
+          "FLOPs.\n"
+          "The model is that of --config FILE, or a BERT or GPT of given sizes, by default "
+          "BERT-base\n"
+          "or GPT-2 small. 'zf-plan rlhf --help' is about training on rewards of a model's own "
+          "answers.\n\n",
           stdout);
     if (zf_options_help(all, TABLES, topic, stdout, &error)) return misuse("%s", error.text);
     fputs(
@@ -146,7 +147,7 @@ static void settle_defaults(options *o)
     if (!o->batch) o->batch = large ? 1 : 8;
     if (o->t.precision.dtype == NOT_GIVEN) o->t.precision.dtype = large ? ZF_BF16 : ZF_F32;
     if (!o->examples && o->search) o->examples = 2 * (o->world ? o->world : 1);
-    o->given_pipe = o->pipe, o->given_micro_batches = o->t.zero.micro_batches;
+    o->given_pipe = o->t.stages.ranks, o->given_micro_batches = o->t.zero.micro_batches;
     if (o->fit && !o->t.recompute.mode && !o->t.recompute.bytes)
         o->t.recompute.mode = ZF_RECOMPUTE_LAYERS;
     if (o->fit || o->config) return;
@@ -180,8 +181,8 @@ static bool settle_schedule(options *o)
     const char *const text = o->schedule_name ? o->schedule_name : "1f1b", *name;
     const size_t length = strcspn(text, "=");
     char *end = NULL;
-    o->schedule = (zf_pipe){.ranks = (int32_t)o->pipe,
-                            .micro_batches = (int32_t)o->t.zero.micro_batches};
+    o->schedule =
+        (zf_pipe){.ranks = (int32_t)o->pipe, .micro_batches = (int32_t)o->t.zero.micro_batches};
     for (int k = 0; (name = zf_pipe_kind_name((zf_pipe_kind)k)); k++)
         if (strlen(name) == length && !memcmp(name, text, length)) break;
         else o->schedule.kind = (zf_pipe_kind)(k + 1);
@@ -191,17 +192,26 @@ static bool settle_schedule(options *o)
             return false;
         o->schedule.chunks = (int32_t)chunks;
     }
+    if (!o->schedule.chunks)
+        o->schedule.chunks =
+            o->schedule.kind == ZF_PIPE_INTERLEAVED || o->schedule.kind == ZF_PIPE_ZB_V ? 2 : 1;
     return name != NULL;
 }
 
 /* The ranks along each axis; a status + 1 where the world is not their product. */
 static int settle_axes(options *o)
 {
-    const int64_t tensor = o->t.tensor > 1 ? o->t.tensor : 1,
-                  context = o->t.context > 1 ? o->t.context : 1,
-                  sharing = tensor * context * o->pipe;
+    const int64_t pipe = o->t.stages.ranks > 1 ? o->t.stages.ranks : 1,
+                  tensor = o->t.tensor > 1 ? o->t.tensor : 1,
+                  context = o->t.context > 1 ? o->t.context : 1, sharing = tensor * context * pipe;
     zf_error error = {ZF_OK, ""};
-    o->tensor = tensor, o->context = context, o->data = o->world / sharing;
+    o->pipe = pipe, o->tensor = tensor, o->context = context, o->data = o->world / sharing;
+    if (!o->t.stages.ranks && (o->schedule_name || o->picture))
+        return misuse("--schedule and --picture are of the stages of --pipe P") + 1;
+    if (o->fit && sharing > 1)
+        return misuse("--fit plans ranks that have all layers whole: without --tensor, --context "
+                      "and --pipe") +
+               1;
     if ((o->pipe > 1 || o->search) && (o->svg || o->html))
         return misuse("--svg and --html are of a rank that has all layers: without --pipe and "
                       "--search") +
@@ -230,11 +240,6 @@ static int settle_axes(options *o)
                1;
     if (o->pipe > 1 && !zf_pipe_text(&o->schedule, NULL, 0, &error))
         return misuse("%s", error.text) + 1;
-    if (o->schedule.chunks > 1 || o->schedule.kind == ZF_PIPE_ZB_V ||
-        o->schedule.kind == ZF_PIPE_INTERLEAVED)
-        return misuse("--schedule %s has several chunks of layers on a rank, and zf-plan plans one",
-                      o->schedule_name) +
-               1;
     return 0;
 }
 
@@ -248,9 +253,8 @@ static bool settle_number(int64_t *number, int64_t other)
 /* Options of --deepspeed-config; a status + 1 where they are wrong. */
 static int read_deepspeed(options *o)
 {
-    zf_deepspeed d = {.world = o->world,
-                      .version = o->deepspeed_version,
-                      .loose = o->deepspeed_loose};
+    zf_deepspeed d = {
+        .world = o->world, .version = o->deepspeed_version, .loose = o->deepspeed_loose};
     zf_error error = {ZF_OK, ""};
     bool same;
     if (!o->deepspeed_config) return 0;

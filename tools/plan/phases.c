@@ -8,6 +8,7 @@
 #include "../../examples/frame/plan/human.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ------------------------------------------------------------------------------------- options */
 
@@ -30,6 +31,7 @@ bool plan_recipe(options *o, const zf_options *all, int32_t tables, zf_error *er
     o->phase = s.phase, o->steps = s.steps;
     for (int k = 0; list && list[k].option && k < PLAN_DEFAULTS; k++) {
         snprintf(o->defaults[k], sizeof o->defaults[k], "%s", list[k].text);
+        if (!strcmp(list[k].option, "schedule")) continue; /* of the rate */
         (void)zf_options_default(all, tables, list[k].option, o->defaults[k], &none);
     }
     return true;

@@ -23,7 +23,7 @@ typedef struct options {
     char defaults[PLAN_DEFAULTS][16];  /* of the recipe */
     int64_t given_pipe, given_micro_batches; /* as they are given; 0: they are not */
     int64_t link, between;        /* bytes a second, in place of the cost table's; 0: that */
-    const char *pipe_layers, *schedule_name;
+    const char *schedule_name;
     zf_pipe schedule;     /* that of schedule_name */
     int64_t tensor, context, data; /* ranks along these and pipe: world is their product */
     bool picture;         /* draw it, however wide it is */
@@ -57,11 +57,10 @@ typedef struct result {
 
 /* What a rank of a stage takes. */
 typedef struct stage_plan {
-    zf_plan plan; /* of one micro-batch in flight */
+    zf_plan plan;
     zf_estimate estimate;
     int32_t layers;
-    int64_t slots; /* micro-batches in flight, at most */
-    size_t kept; /* bytes that the backward pass of one of them needs */
+    int64_t slots; /* micro-batches of one chunk in flight, at most */
     size_t peak; /* bytes of the device */
 } stage_plan;
 
@@ -106,7 +105,7 @@ bool plan_of(const options *o, result *r, char error[512]);
 bool plan_plain(const options *o, options *plain);
 
 /* kind[k]: the first stage that takes the memory of stage k; false: memory is lacking. */
-bool plan_kinds(const zf_graph *g, int64_t stages, int32_t *kind);
+bool plan_kinds(const zf_graph *g, const zf_pipe *pipe, int32_t *kind);
 /* The plan of each stage; false with the error of one, and then there is nothing to free. */
 bool plan_stages(const options *o, stages_plan *p, char error[512]);
 void plan_stages_free(stages_plan *p);

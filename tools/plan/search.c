@@ -54,14 +54,17 @@ static double number_bytes(const options *o) { return (double)zf_dtype_size(o->t
 
 /* Bytes that the backward pass of a rank needs at least: of a layer the inputs of its norms and of
  * its residual sums, and of each of t ranks that share it those of the products inside it; with
- * recomputation the inputs of layers, and all of one layer. */
+ * recomputation the inputs of layers, their two sums over ranks in f32, which are not repeated, and
+ * all of one layer. */
 static double least_kept(const finder *f, const layout *l)
 {
     const options *o = f->o;
     const double x = (double)(l->batch * o->seq * o->hidden) * number_bytes(o),
                  layer = x * (2 + 6 / (double)l->tensor),
                  layers = (double)o->layers / (double)l->pipe;
-    return l->recompute ? (double)l->pipe * layers * x + layer : (double)l->pipe * layers * layer;
+    const double sums = l->tensor > 1 ? 8 * (double)(l->batch * o->seq * o->hidden) : 0;
+    return l->recompute ? (double)l->pipe * layers * (x + sums) + layer
+                        : (double)l->pipe * layers * layer;
 }
 
 /* Bytes of a rank at least: parameters, gradients, states, and what its backward pass needs. */
@@ -165,7 +168,8 @@ static options options_of(const finder *f, const layout *l)
     o.t.tensor = (int32_t)l->tensor, o.t.zero.stage = l->stage;
     o.t.zero.micro_batches = (int32_t)l->micro_batches;
     o.t.recompute.mode = l->recompute ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
-    o.schedule = (zf_pipe){.ranks = (int32_t)l->pipe, .micro_batches = (int32_t)l->micro_batches};
+    o.schedule = (zf_pipe){
+        .ranks = (int32_t)l->pipe, .micro_batches = (int32_t)l->micro_batches, .chunks = 1};
     return o;
 }
 

@@ -1,43 +1,9 @@
-/* The plan of each stage of a pipeline, and of the ranks' axes.
- *
- *     a rank's peak      that of its plan, in which values have slots for the micro-batches in flight
- *     seconds of a step  those of the slowest stage, and its idle time by the schedule */
+/* The plan of each rank of a pipeline, which has a stage, or several chunks, and of the ranks' axes.
+ * The seconds of a step are those of the slowest rank, and its idle time by the schedule. */
 #include "plan.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* ------------------------------------------------------------------------------- one micro-batch */
-
-/* The place at which the backward pass of a stage begins: of the last stage where most is alive, of
- * others where the gradient of what they sent arrives. */
-static int32_t turn_of(const zf_graph *g, bool last, const size_t (*alive)[ZF_KINDS], int32_t nodes)
-{
-    zf_node node;
-    bool sent = false;
-    int32_t most = 0;
-    for (int32_t at = 0; at < nodes && zf_graph_node(g, at, &node) && !node.update; at++) {
-        if (alive[at][ZF_ACTIVATIONS] > alive[most][ZF_ACTIVATIONS]) most = at;
-        if (node.op != ZF_OP_send || last) continue;
-        if (sent && !node.operand_count) return at;
-        sent |= node.operand_count > 0;
-    }
-    return most;
-}
-
-/* Bytes of one micro-batch that its backward pass needs; false: memory is lacking. */
-static bool find_kept(zf_graph *g, bool last, stage_plan *s)
-{
-    size_t(*alive)[ZF_KINDS] = calloc((size_t)s->plan.nodes + 1, sizeof *alive);
-    if (!alive || zf_graph_alive(g, ZF_DEVICE, alive)) {
-        free(alive);
-        return false;
-    }
-    s->kept =
-        alive[turn_of(g, last, (const size_t(*)[ZF_KINDS])alive, s->plan.nodes)][ZF_ACTIVATIONS];
-    free(alive);
-    return true;
-}
 
 /* The number in a parameter's name, "h.3.w"; -1: there is none. */
 static int64_t layer_of(const char *name)
@@ -59,15 +25,15 @@ static int32_t count_layers(const zf_graph *g)
     return count;
 }
 
-/* ---------------------------------------------------------------------------------- all stages */
-
-/* Micro-batches of which rank r keeps what their backward passes need. */
+/* Micro-batches of one chunk of which a rank keeps what their backward passes need. */
 static int64_t slots_of(zf_pipe p, int64_t rank)
 {
-    const int64_t kept = p.kind == ZF_PIPE_GPIPE  ? p.micro_batches
-                         : p.kind == ZF_PIPE_1F1B ? p.ranks - rank
-                                                  : p.ranks;
-    return kept < p.micro_batches ? kept : p.micro_batches;
+    const int64_t later = p.ranks - 1 - rank, chunks = p.chunks, all = p.micro_batches * chunks,
+                  kept = p.kind == ZF_PIPE_GPIPE         ? all
+                         : p.kind == ZF_PIPE_1F1B        ? later + 1
+                         : p.kind == ZF_PIPE_INTERLEAVED ? 2 * later + (chunks - 1) * p.ranks + 1
+                                                         : p.ranks * chunks;
+    return kept < all ? kept : all;
 }
 
 /* What is sent along pipe goes between nodes where a node has no more than one stage. */
@@ -76,7 +42,8 @@ static void count_nodes(const options *o, stage_plan *s)
     const zf_cost *c = &o->cost;
     const int64_t node = o->world / o->nodes;
     double more;
-    if (o->nodes < 2 || node > o->tensor * o->context * o->data || c->between.bytes_per_s <= 0) return;
+    if (o->nodes < 2 || node > o->tensor * o->context * o->data || c->between.bytes_per_s <= 0)
+        return;
     more = (double)plan_sent(&s->plan, PLAN_PIPE) *
            (1 / c->between.bytes_per_s - 1 / c->link.bytes_per_s);
     s->estimate.seconds += more, s->estimate.exposed[ZF_RESOURCE_LINK] += more;
@@ -86,12 +53,11 @@ static bool plan_stage(const zf_graph *whole, const options *o, int32_t k, stage
                        char error[512])
 {
     zf_graph *g = zf_graph_copy(whole);
-    const bool good =
-        g && !zf_keep_stage(g, k) && !zf_memory(g, NULL) && !zf_graph_plan(g, &s->plan) &&
-        !zf_graph_estimate(g, &o->cost, &s->estimate) && find_kept(g, k == (int32_t)o->pipe - 1, s);
+    const bool good = g && !zf_keep_stage(g, k) && !zf_memory(g, NULL) &&
+                      !zf_graph_plan(g, &s->plan) && !zf_graph_estimate(g, &o->cost, &s->estimate);
     if (!good)
         snprintf(error, 512, "%s", g && zf_graph_status(g) ? zf_graph_error(g) : "out of memory");
-    if (good) s->kept /= (size_t)s->slots, s->layers = count_layers(g), count_nodes(o, s);
+    if (good) s->layers = count_layers(g), count_nodes(o, s);
     zf_graph_free(g);
     for (int space = 0; space < ZF_SPACES; space++) /* names of a graph that is freed */
         s->plan.spaces[space].peak_op = s->plan.spaces[space].peak_scope = "";
@@ -106,7 +72,7 @@ static bool find_idle(const options *o, stages_plan *p, char error[512])
     const double again = first->flops > 0 ? 3 * first->recomputed_flops / first->flops : 0;
     const zf_pipe_times times = {100, 100 + (int64_t)(100 * again), 100};
     const double work = (double)(times.forward + times.backward + times.weights) *
-                        (double)o->schedule.micro_batches;
+                        (double)o->schedule.micro_batches * (double)o->schedule.chunks;
     int64_t *idle = calloc((size_t)o->pipe, sizeof *idle), most = 0;
     zf_error said = {ZF_OK, "out of memory"};
     const bool good = idle && !zf_pipe_idle(&o->schedule, &times, idle, &said);
@@ -127,19 +93,19 @@ static void find_most(stages_plan *p)
     p->seconds = p->stages[p->slowest].estimate.seconds * (1 + p->idle);
 }
 
-/* Plans each stage, of those that are alike and have as many micro-batches in flight the first. */
+/* Plans each rank; for a search one of each kind: the first, which has most micro-batches in flight. */
 static bool plan_each(const zf_graph *g, const options *o, stages_plan *p, char error[512])
 {
     int32_t *const kind = calloc((size_t)o->pipe, sizeof *kind);
-    bool good = kind && p->stages && plan_kinds(g, o->pipe, kind);
+    bool good = kind && p->stages && plan_kinds(g, &o->schedule, kind);
     snprintf(error, 512, "out of memory");
     for (int32_t k = 0; k < (int32_t)o->pipe && good; k++) {
         stage_plan *const s = &p->stages[k];
-        const int32_t like = kind[k];
-        s->slots = slots_of(o->schedule, k);
-        if (like == k || p->stages[like].slots != s->slots) good = plan_stage(g, o, k, s, error);
-        else *s = p->stages[like];
-        s->peak = s->plan.peak_bytes;
+        const int64_t slots = slots_of(o->schedule, k);
+        if (kind[k] == k || (!o->search && p->stages[kind[k]].slots != slots))
+            good = plan_stage(g, o, k, s, error);
+        else *s = p->stages[kind[k]];
+        s->slots = slots, s->peak = s->plan.peak_bytes;
     }
     free(kind);
     return good && find_idle(o, p, error);

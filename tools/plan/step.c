@@ -33,7 +33,8 @@ double plan_now_ms(void)
  * along tensor, or a part of one. */
 static int32_t plan_data_nodes(const options *o)
 {
-    const int64_t each = o->world / o->nodes / (o->tensor * o->context); /* ranks along data in a node */
+    const int64_t each =
+        o->world / o->nodes / (o->tensor * o->context); /* ranks along data in a node */
     if (o->nodes == 1 || each >= o->data) return 1;
     return (int32_t)(each ? o->data / each : o->data);
 }
@@ -44,11 +45,12 @@ zf_status plan_rewrite(zf_graph *g, zf_tensor loss, const options *o)
     t.loss = loss;
     t.zero.world = (int32_t)o->data, t.zero.nodes = plan_data_nodes(o);
     t.zero.mics = o->mics != 0;
+    t.stages = (zf_stages_desc){.ranks = 0};
     if (o->pipe > 1)
         t.stages = (zf_stages_desc){.ranks = (int32_t)o->pipe,
-                                    .layers = o->pipe_layers,
+                                    .layers = o->t.stages.layers,
                                     .schedule = {o->schedule.kind, o->schedule.chunks}};
-    t.prefetch.keep_gathered = t.prefetch.bytes > 0 && o->pipe < 2;
+    t.prefetch.keep_gathered = t.prefetch.bytes > 0;
     t.memory_limit = (size_t)o->memory;
     t.cost = o->cost_file ? &o->cost : NULL;
     return zf_passes(g, &t);

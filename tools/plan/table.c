@@ -132,14 +132,14 @@ enum { PICTURE_WIDTH = 100 }; /* characters of a schedule that is drawn without 
 static void print_stages(const stages_plan *p)
 {
     printf("%-6s%7s%12s%12s%12s%12s%4s%12s%12s\n", "stage", "layers", "parameters", "gradients",
-           "optimizer", "kept", "x", "peak", "seconds");
+           "optimizer", "activations", "x", "peak", "seconds");
     for (int64_t k = 0; k < p->count; k++) {
         const stage_plan *s = &p->stages[k];
-        char parameters[32], gradients[32], optimizer[32], kept[32], peak[32];
+        char parameters[32], gradients[32], optimizer[32], activations[32], peak[32];
         printf("%-6lld%7d%12s%12s%12s%12s%4lld%12s%12.4g\n", (long long)k, (int)s->layers,
                human(parameters, (double)s->plan.most[ZF_PARAMETERS]),
                human(gradients, (double)s->plan.most[ZF_GRADIENTS]),
-               human(optimizer, (double)s->plan.most[ZF_OPTIMIZER]), human(kept, (double)s->kept),
+               human(optimizer, (double)s->plan.most[ZF_OPTIMIZER]), human(activations, (double)s->plan.most[ZF_ACTIVATIONS]),
                (long long)s->slots, human(peak, (double)s->peak), s->estimate.seconds);
     }
 }

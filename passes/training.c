@@ -102,18 +102,24 @@ static zf_status zfi_pass_groups(zf_graph *g, const zf_training *t)
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
 {
     zf_fuse_desc d = t->fuse;
-    char without[ZFI_FUSE_NAMES];
     d.as_trained = false; /* of the second one */
     if (!d.tile_bytes) d.tile_bytes = t->tile.bytes;
-    if ((zfi_wants_cut(t) || zfi_wants_context(t)) && !(d.without && !strcmp(d.without, "all"))) {
-        /* The weights that qkv joins are cut one by one, the table that embedding reads by rows. */
-        if (snprintf(without, sizeof without, "%s%sqkv%s", d.without ? d.without : "",
-                     d.without && *d.without ? "," : "",
-                     zfi_wants_cut(t) ? ",embedding" : "") >= (int)sizeof without)
-            return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_fuse: without is too long");
-        d.without = without;
-    }
     return zf_fuse(g, &d);
+}
+
+/* The rewrites that are left out, with those that ranks which share layers or sequences leave out: the
+ * weights that qkv joins are cut one by one, the table that embedding reads by rows, and sums are made
+ * over sections of tokens, each alike. */
+static zf_status zfi_leave_out_fusions(zf_graph *g, zf_training *t, char without[ZFI_FUSE_NAMES])
+{
+    const char *names = t->fuse.without ? t->fuse.without : "";
+    if ((!zfi_wants_cut(t) && !zfi_wants_context(t)) || !strcmp(names, "all")) return ZF_OK;
+    if (snprintf(without, ZFI_FUSE_NAMES, "%s%sqkv%s%s", names, *names ? "," : "",
+                 zfi_wants_cut(t) ? ",embedding" : "",
+                 zfi_wants_context(t) ? ",sums" : "") >= ZFI_FUSE_NAMES)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_fuse: without is too long");
+    t->fuse.without = without;
+    return ZF_OK;
 }
 
 static zf_status zfi_pass_precision(zf_graph *g, const zf_training *t)
@@ -409,8 +415,10 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
     bool fixed = false;
     double rate = 0;
+    char without[ZFI_FUSE_NAMES];
     if (!g) return ZF_ERR_ARGUMENT;
-    if (g->error.status || zfi_check_training(g, &t)) return g->error.status;
+    if (g->error.status || zfi_check_training(g, &t) || zfi_leave_out_fusions(g, &t, without))
+        return g->error.status;
     if (t.print && !t.fuse.miss) t.fuse.miss = zf_fuse_miss_print, t.fuse.user = t.print;
     if (zfi_wants_training(&t)) t.lr = zfi_rate(g, t.lr, &fixed, &rate);
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));

@@ -163,6 +163,17 @@ static void zfi_context_node(zfi_dealing *c, int32_t id)
     else zfi_context_keep(c, id);
 }
 
+/* What the update section, of which order[i] is the first node, reads of the micro section: whole, and
+ * made there. */
+static void zfi_context_gradients(zfi_dealing *c, const int32_t *order, int32_t i)
+{
+    const zf_graph *g = c->graph;
+    for (; i < zfi_len(order); i++)
+        for (int32_t k = 0; k < g->nodes[order[i]].arg_count && !g->error.status; k++)
+            if (!g->nodes[g->nodes[order[i]].args[k]].update)
+                (void)zfi_deal(c, g->nodes[order[i]].args[k], ZFI_UNDEALT);
+}
+
 static void zfi_context_run(zfi_dealing *c)
 {
     zf_graph *g = c->graph;
@@ -174,8 +185,11 @@ static void zfi_context_run(zfi_dealing *c)
     if (c->d.parts > 1)
         g->axes.axis[g->axes.count++] = (zfi_other_axis){ZF_OVER_CONTEXT, c->d.parts};
     g->order = NULL;
-    for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++)
+    for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
+        const bool update = g->nodes[order[i]].update;
+        if (update && (!i || !g->nodes[order[i - 1]].update)) zfi_context_gradients(c, order, i);
         zfi_context_node(c, order[i]);
+    }
     zfi_array_free(&g->memory, order);
 }
 

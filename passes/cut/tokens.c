@@ -54,10 +54,11 @@ static bool zfi_tokens_cuts(const zfi_dealing *c, int32_t id, bool bare, zfi_cut
 
 /* ------------------------------------------------------------------------------------- letters */
 
+/* A part has several elements: of one, a reshape does not say whether it is cut. */
 static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l)
 {
     return l >= 0 && !cuts->letter[l].whole && cuts->letter[l].first < 0 &&
-           cuts->letter[l].most % c->d.sections == 0;
+           cuts->letter[l].most % c->d.sections == 0 && cuts->letter[l].size > c->d.sections;
 }
 
 /* A value has the letter. */
@@ -97,13 +98,15 @@ static int32_t zfi_letter_of_all(const zfi_dealing *c, const zfi_node *node, con
     return zfi_letter_fits(c, cuts, l) && zfi_has_letter(cuts, ZFI_CUT_RESULT, l) ? l : -1;
 }
 
-/* A letter of the first operand that is cut, other than its tokens, that the result has too: heads;
+/* A letter of the first operand that is cut, which has tokens, other than these, that the result has too: heads;
  * -1: there is none. */
 static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
 {
     int32_t k = 0;
     while (k < node->arg_count && c->at[node->args[k]].cut == ZFI_UNDEALT) k++;
-    if (k == node->arg_count || k >= ZFI_CUT_RESULT || !cuts->given[k]) return -1;
+    if (k == node->arg_count || k >= ZFI_CUT_RESULT || !cuts->given[k] ||
+        c->at[node->args[k]].dim < 0)
+        return -1;
     for (int32_t d = c->at[node->args[k]].shape.rank; zfi_down(d);) {
         const int32_t l = cuts->at[k][d];
         if (d != c->at[node->args[k]].dim && zfi_letter_fits(c, cuts, l) &&
@@ -188,6 +191,16 @@ static int32_t zfi_tokens_choose(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
     return zfi_tokens_cuts(c, id, false, cuts) ? zfi_letter_of_heads(c, node, cuts) : -1;
 }
 
+/* An operand is cut at its tokens. */
+static bool zfi_reads_tokens(const zfi_dealing *c, const zfi_node *node)
+{
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_tokens *x = &c->at[node->args[k]];
+        if (x->cut != ZFI_UNDEALT && x->cut == x->dim) return true;
+    }
+    return false;
+}
+
 /* What draws random numbers, or multiplies heads of which there are too few, is refused: whole, it
  * would be computed by each rank. */
 static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
@@ -201,7 +214,7 @@ static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
                  "zf_context: %s %%%d draws random numbers, which are those of a whole tensor: it "
                  "is not cut over context",
                  name, (int)id);
-    else if (zfi_has(g, id, ZF_OP_PRODUCT))
+    else if (zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node))
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_context: %s %%%d cannot be cut into %d parts, neither by tokens nor by heads: "
                  "its heads and key-value heads must be multiples of that, and q, k and v values "
@@ -273,8 +286,8 @@ static void zfi_tokens_see(zfi_dealing *c, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const int32_t like = node->update ? 0 : zfi_flat_operand(g, node);
     zfi_tokens *y = &c->at[id];
-    if (node->op == ZF_OP_saved) return; /* with what saves it */
     y->shape = node->shape;
+    if (node->op == ZF_OP_saved) return; /* with what saves it */
     if (zfi_has(g, id, ZF_OP_LEAF)) {
         if (node->op == ZF_OP_input && node->shape.rank > 1 && node->shape.dims[1] == c->sequence)
             y->dim = y->cut = 1, y->run = c->sequence;

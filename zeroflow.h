@@ -279,6 +279,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/cut/cut.c"
 #include "passes/cut/tokens.c"
 #include "passes/cut/deal.c"
+#include "passes/cut/apart.c"
 #include "passes/cut/context.c"
 #include "passes/zero/buckets.c"
 #include "passes/zero/runs.c"

@@ -145,6 +145,12 @@ check 'layers without stages' fails 2 "gpt: pretrain: --pipe-layers requires --p
     refused --pipe-layers 1,1
 check 'stages of sequences' fails 2 "gpt: pretrain: --context and --pipe exclude each other; $list" \
     refused --ranks 4 --pipe 2 --context 2 --micro-batches 2
+check 'sections that context does not divide' fails 2 "gpt: pretrain: --sections context=S: S must be \
+a multiple of --context; $list" refused --ranks 2 --context 2 --sections context=3
+check 'sequences and layers' fails 2 "gpt: pretrain: --context and --tensor exclude each other; $list" \
+    refused --ranks 4 --context 2 --tensor 2
+check 'ranks that context does not divide' fails 1 'gpt: --context 3 does not divide the 4 ranks' \
+    refused --ranks 4 --context 3
 check 'weights of a folder' fails 2 "gpt: pretrain: --tensor and --pipe share what a checkpoint has: first \
 --steps 0 --save DIR without them, then --load DIR; $list" refused --ranks 2 --tensor 2 --init "$work/learned"
 

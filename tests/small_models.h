@@ -4,7 +4,7 @@
 
 #include "test.h"
 
-enum { VOCAB = 29, TOKENS = 6 };
+enum { VOCAB = 29, TOKENS = 8 };
 
 /* Element i of an input of part `part` of a step. */
 static double element(const char *name, int64_t i, int64_t part, int step)

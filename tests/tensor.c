@@ -129,7 +129,11 @@ static void run_part(test *t, team *m, bool last)
 typedef struct layout {
     int32_t tensor, sections, data;
     int stage;
+    int32_t context, slices; /* ranks along context and sections of tokens; 0: 1 */
 } layout;
+
+/* Ranks with one part of the batch. */
+static int32_t sharing(const layout *l) { return l->tensor * (l->context ? l->context : 1); }
 
 /* Parts of a batch that a rank runs. */
 static int32_t parts_of(const layout *l)
@@ -142,7 +146,7 @@ static void take_steps(test *t, team *m, const layout *l, int first, int count)
     const int32_t parts = parts_of(l);
     for (int n = 0; n < count * parts && !t->failed; n++) {
         for (int r = 0; r < m->world && !t->failed; r++)
-            feed(t, &m->members[r], n % parts * l->data + r / l->tensor, first + n / parts);
+            feed(t, &m->members[r], n % parts * l->data + r / sharing(l), first + n / parts);
         run_part(t, m, n % parts == parts - 1);
     }
 }
@@ -153,10 +157,11 @@ static bool make(test *t, team *m, const char *text, const layout *l)
     const zf_allocator counts = t->allocator; /* which one thread may call */
     bool made;
     how.tensor = l->tensor, how.sections.tensor = l->sections;
+    how.context = l->context, how.sections.context = l->slices;
     if (how.zero.micro_batches)
         how.zero.micro_batches = parts_of(l), how.zero.world = l->data, how.zero.stage = l->stage;
     t->allocator = (zf_allocator){.user = NULL};
-    made = team_new(t, m, text, l->tensor * l->data, false, change);
+    made = team_new(t, m, text, sharing(l) * l->data, false, change);
     t->allocator = counts;
     how = before;
     return made;
@@ -259,7 +264,7 @@ static int compare(test *t, int32_t tensor)
 /* Runs the text on one rank and on several, and compares; at least so many values are cut. */
 static void check_layout(test *t, const char *text, const layout *l, int least)
 {
-    const layout whole = {.tensor = 1, .sections = l->sections, .data = 1};
+    const layout whole = {.tensor = 1, .sections = l->sections, .data = 1, .slices = l->slices};
     test_defer(t, team_end, &single);
     test_defer(t, team_end, &several);
     run(t, &single, text, &whole);
@@ -280,6 +285,39 @@ static void check_model(test *t, kind of, int32_t tensor, int32_t sections)
     char *text = model_text(of, BATCH);
     test_defer(t, free, text);
     check_text(t, text, tensor, sections, 20);
+}
+
+/* Sequences are cut, and all values of parameters and states are those of one rank. */
+static void check_context(test *t, kind of, int32_t context, int32_t slices)
+{
+    char *text = model_text(of, BATCH);
+    test_defer(t, free, text);
+    check_layout(t, text,
+                 &(layout){.tensor = 1, .data = 1, .context = context, .slices = slices}, 0);
+}
+
+TEST_ONCE(context_llama)
+{
+    how = (zf_training){.clip = 1};
+    check_context(t, LLAMA_TIED, 2, 2);
+    how.precision.dtype = ZF_BF16;
+    check_context(t, LLAMA, 2, 2);
+}
+
+TEST_ONCE(context_bert)
+{
+    how = (zf_training){.clip = 1};
+    check_context(t, BERT, 2, 4);
+    how.precision.dtype = ZF_BF16;
+    check_context(t, BERT, 4, 4);
+}
+
+TEST_ONCE(context_gpt)
+{
+    how = (zf_training){.clip = 1};
+    check_context(t, GPT, 2, 4);
+    how.precision.dtype = ZF_BF16;
+    check_context(t, GPT, 4, 4);
 }
 
 /* Bias, activation and what is added follow the sum over ranks, also where the activation's

@@ -239,9 +239,10 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     if (zfi_check_context(&c)) return g->error.status;
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
+    zfi_set_apart(g);
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);
-    if (c.at) zfi_context_run(&c);
+    if (c.at && !g->error.status) zfi_context_run(&c);
     zfi_free(&g->memory, c.at, (size_t)c.count * sizeof *c.at);
     zfi_array_free(&g->memory, c.wants);
     zfi_array_free(&g->memory, c.pieces);

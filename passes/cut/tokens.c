@@ -217,8 +217,7 @@ static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
     else if (zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node))
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_context: %s %%%d cannot be cut into %d parts, neither by tokens nor by heads: "
-                 "its heads and key-value heads must be multiples of that, and q, k and v values "
-                 "of their own",
+                 "heads and key-value heads must be multiples of that",
                  name, (int)id, (int)c->d.sections);
 }
 

@@ -1,11 +1,11 @@
 /* api/passes.h - what rewrites a graph: each pass, and zf_passes, which runs them in their order.
  *
- * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_divide; zf_precision;
- * zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion,
- * zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_cut; zf_fuse again;
- * zf_stages; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one
- * description (zf_training). zf_graph_print shows the graph between any two of them, one node per
- * line:
+ * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_divide;
+ * zf_precision; zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd,
+ * zf_lion, zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_cut; zf_context;
+ * zf_fuse again; zf_stages; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all
+ * by one description (zf_training). zf_graph_print shows the graph between any two of them, one node
+ * per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -213,12 +213,12 @@ ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
  * zf_precision and zf_autograd. */
 ZF_API zf_status zf_divide(zf_graph *graph, int32_t sections);
 
-/* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, which is
- * dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide heads and
+/* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, that
+ * is of dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide heads and
  * key-value heads. Parameters are equal on these ranks, and their gradients are summed over them.
- * Sums over tokens are made of `sections`, a balanced tree, and have the bits of any number of ranks
- * with as many sections. docs/axes.md has an example. Requires: not zf_zero yet; after zf_autograd
- * and the optimizer, where the step trains. */
+ * Sums over tokens are made of `sections`, a balanced tree, and have the bits of any number of
+ * ranks with as many sections. docs/axes.md has an example. Requires: not zf_zero yet; after
+ * zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_context_desc {
     int32_t parts;    /* ranks along context; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
@@ -850,7 +850,7 @@ typedef struct zf_training {
     /* Ranks along the axis tensor, which share layers (zf_cut); 0: 1. zf_zero_desc.world is the
      * number of the other ones, those along data */
     int32_t tensor;
-    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor` yet */
+    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor` */
     int32_t context;
     zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
     zf_stages_desc stages; /* {0}: not run; of one rank it only checks that there are layers */
@@ -881,8 +881,8 @@ typedef struct zf_training {
 
 /* Runs the passes of a training step by their descriptions, in this order:
  *
- *     name_training, lora, param_groups, fuse, precision, tile, autograd, simplify, clip,
- *     an optimizer, ema, delay, cut, fuse, stages, recompute, zero, offload, prefetch
+ *     name_training, lora, param_groups, fuse, divide, precision, tile, autograd, simplify, clip,
+ *     an optimizer, ema, delay, cut, context, fuse, stages, recompute, zero, offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */

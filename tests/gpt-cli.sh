@@ -118,7 +118,8 @@ shared() {
         pretrain --steps 4 --ranks 2 --tensor 2 --micro-batches 4 --load "$work/piped" \
             --save "$work/goes on" --eval-batches 1 &&
         pretrain --steps 4 $one --load "$work/shared" --save "$work/one goes on" &&
-        pretrain --steps 4 --ranks 2 --pipe 2 $one --load "$work/of one" --save "$work/pipe goes on" &&
+        pretrain --steps 4 --ranks 2 --pipe 2 --pipe-schedule zb-h1 $one --load "$work/of one" \
+            --save "$work/pipe goes on" &&
         same_values 4 'goes on' 'one goes on' && same_values 4 'goes on' 'pipe goes on' &&
         pretrain --steps 4 --load "$work/shared" --micro-batches 4 &&
         grep -q 'was trained with 2 sections of sums, not 1: bits differ (--sections tensor=2)' \
@@ -143,6 +144,11 @@ check 'layers of stages' fails 1 'gpt: zf_stages: layers is "2,1", 3 in all, and
     refused --seq 32 --ranks 2 --pipe 2 --micro-batches 2 --pipe-layers 2,1
 check 'layers without stages' fails 2 "gpt: pretrain: --pipe-layers requires --pipe; $list" \
     refused --pipe-layers 1,1
+check 'a schedule without stages' fails 2 "gpt: pretrain: --pipe-schedule requires --pipe; $list" \
+    refused --pipe-schedule gpipe
+check 'more chunks than layers' fails 1 "gpt: zf_stages: 4 chunks of the ranks along pipe, and the graph \
+has 2 layers; each chunk has one or more" refused --seq 32 --ranks 2 --pipe 2 --micro-batches 2 --pipe-chunks 2 \
+    --pipe-schedule interleaved
 check 'stages of sequences' fails 2 "gpt: pretrain: --context and --pipe exclude each other; $list" \
     refused --ranks 4 --pipe 2 --context 2 --micro-batches 2
 check 'sections that context does not divide' fails 2 "gpt: pretrain: --sections context=S: S must be \

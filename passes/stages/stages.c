@@ -220,8 +220,12 @@ static void zfi_stage_nodes(zfi_stager *s)
 }
 
 static const zf_option zfi_schedule_options[] = {
-    ZF_OPTION(zf_pipe_schedule, CHOICE, kind, 0, "1f1b|gpipe|interleaved|zb-h1|zb-v", .flag = ""),
-    ZF_OPTION(zf_pipe_schedule, COUNT, chunks, 0, "[0,20]", .flag = ""),
+    ZF_OPTION(zf_pipe_schedule, CHOICE, kind, 0, "1f1b|gpipe|interleaved|zb-h1|zb-v",
+              .flag = "pipe-schedule", .topic = "ranks",
+              .help = "the order of the micro-batches in a step of --pipe"),
+    ZF_OPTION(zf_pipe_schedule, COUNT, chunks, 0, "[0,20]", .flag = "pipe-chunks",
+              .topic = "ranks", .unit = "V",
+              .help = "stages of each rank; 0: 2 of zb-v and of interleaved, else 1"),
     {.name = NULL}};
 
 static const zf_option zfi_stages_options[] = {
@@ -230,7 +234,8 @@ static const zf_option zfi_stages_options[] = {
               .help = "ranks of which each has some of the layers; the others share the batch"),
     ZF_OPTION(zf_stages_desc, TEXT, layers, 0, NULL, .flag = "pipe-layers", .unit = "N,N,...",
               .with = "ranks", .help = "the number of layers of each stage; without it by FLOPs"),
-    ZF_OPTION(zf_stages_desc, DESC, schedule, 0, NULL, .flag = "", .rows = zfi_schedule_options),
+    ZF_OPTION(zf_stages_desc, DESC, schedule, 0, NULL, .with = "ranks",
+              .rows = zfi_schedule_options),
     {.name = NULL}};
 
 /* The schedule of the stages, where a step has one to run, or ranks have several stages. */

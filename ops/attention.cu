@@ -124,7 +124,8 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
     a->row = row, a->kv_row = packed ? row : kv_hidden;
-    a->group = a->heads / (int)kv_heads, a->window = at[6].i < n ? (int)at[6].i : 0;
+    a->group = a->heads / (int)kv_heads;
+    a->window = at[6].i < (at[4].i || n > m ? n : m) ? (int)at[6].i : 0;
     if (ZF_INT(l, attention, documents)) a->documents = static_cast<const int *>(x[count].data);
     a->blocks = zfd_listed_of(ZF_INT(l, attention, block), ZF_INT(l, attention, layouts), n);
     a->narrow = a->window || ZF_INT(l, attention, documents) || a->blocks.layouts;

@@ -329,8 +329,9 @@ static zf_share zfi_attention_share(const zf_share *y, const zfi_attention *a)
 /* The window of an operator: without `causal` one of both ways, as a causal one that is moved. */
 static void zfi_attention_narrow(zfi_attention *a, int64_t window)
 {
+    const int64_t all = a->causal ? a->n : zfi_max(a->m, a->n); /* a window of these hides no key */
     a->window = a->n;
-    if (!window || window >= a->n) return;
+    if (!window || window >= all) return;
     a->window = window;
     if (a->causal) return;
     a->causal = true, a->ahead = window - 1, a->window = 2 * window - 1;

@@ -375,6 +375,7 @@ TEST_ONCE(attention_with_a_cap_agrees_with_the_plain_graph)
         {2, 2, 37, 37, 8, true, false, OF_KEYS, 0.25, true, 0, 0},
         {1, 4, 70, 140, 5, false, true, OF_ALL, 0.1, false, 2, 33},
         {1, 1, 513, 200, 24, false, true, OF_QUERIES, 0, false, 0, 0},
+        {1, 2, 37, 9, 8, false, false, NO_BIAS, 0, false, 0, 12},
     };
     static session s;
     test_defer(t, session_close, &s);

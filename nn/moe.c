@@ -165,7 +165,9 @@ static zf_tensor zfi_moe_mean(zf_tensor x, zf_tensor mask)
     const zf_reduce_desc tokens = {.axis = 0};
     if (!(mask.graph || mask.id)) return zf_mean_ex(x, &tokens);
     x = zf_mul(x, zf_reshape(mask, ZF_SHAPE(-1, 1)));
-    return zf_div(zf_sum_ex(x, &tokens), zf_sum(mask));
+    /* A part of a batch may have no token. */
+    return zf_div(zf_sum_ex(x, &tokens),
+                  zf_maximum(zf_sum(mask), zf_constant(x.graph, zf_tensor_dtype(x), ZF_SCALAR, 1)));
 }
 
 /* The share of tokens that choose each expert, [experts]; they add up to k. */

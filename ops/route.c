@@ -94,7 +94,7 @@ static zf_tensor zfi_grad_route_weights(zf_grad *c, zf_tensor scores, zf_tensor 
     if (!ZF_INT(c, route, normalize)) return ds;
     sum = zf_sum_ex(zf_gather(scores, experts, -1), &(zf_reduce_desc){.axis = 1, .keep = true});
     ds = zf_sub(ds, zf_sum_ex(zf_mul(c->dy, c->y), &(zf_reduce_desc){.axis = 1, .keep = true}));
-    return zf_div(ds, sum);
+    return zf_div(ds, zf_add(sum, zf_constant(c->graph, zf_tensor_dtype(sum), ZF_SCALAR, 1e-20)));
 }
 
 /* How much more often than the mean each expert is chosen, times 2^-20. */

@@ -197,6 +197,56 @@ TEST(moe_drops_give_0_and_an_expert_without_rows_has_no_gradient)
     for (int i = 0; i < E * H * N; i++) CHECK(t, (i < H * N) == (w[i] != 0));
 }
 
+/* Sigmoids of logits far below 0 are 0, and so is their sum: gradients are 0, not NaN. */
+TEST(moe_scores_of_0_have_gradients_of_0)
+{
+    zf_graph *g = graph_new(t);
+    zf_program *p;
+    zf_tensor x, y, loss, lr;
+    double in[T * H], router[E * H], rate = 0;
+    NEED(t, g, NULL);
+    x = zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H));
+    lr = zf_input(g, "lr", ZF_F64, ZF_SCALAR);
+    y = zf_moe(x, &(zf_moe_desc){.experts = E, .intermediate = N, .sigmoid = true, .normalize = true});
+    loss = zf_output(zf_mean(zf_mul(y, y)), "loss");
+    zf_passes(g, &(zf_training){.loss = loss, .lr = lr, .optimizer = ZF_SGD, .keep_gradients = true});
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    fill(t, p, g, in);
+    if (t->failed || t->unwound) return;
+    for (int i = 0; i < T * H; i++) in[i] = 1;
+    for (int i = 0; i < E * H; i++) router[i] = -1000;
+    OK(t, zf_write(p, x, in, sizeof in), zf_program_error(p));
+    OK(t, zf_write(p, lr, &rate, sizeof rate), zf_program_error(p));
+    OK(t, zf_write(p, zf_graph_find(g, "gate.weight"), router, sizeof router), zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    read_param(t, p, g, "gradient/gate.weight", router);
+    for (int i = 0; i < E * H; i++) CHECK(t, router[i] == 0);
+}
+
+/* Losses of routers over no token are 0. */
+TEST(moe_losses_of_no_token_are_0)
+{
+    zf_graph *g = graph_new(t);
+    zf_program *p;
+    zf_moe_parts parts;
+    zf_tensor mask, sum;
+    double in[T * H], got = NAN;
+    NEED(t, g, NULL);
+    (void)zf_moe(zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H)),
+                 &(zf_moe_desc){.experts = E, .intermediate = N, .parts = &parts});
+    mask = zf_constant(g, ZF_F64, ZF_SHAPE(T), 0);
+    sum = zf_moe_balance_loss(&parts, 1, mask, ZF_BALANCE_POOLED);
+    sum = zf_output(zf_add(sum, zf_moe_z_loss(&parts, 1, mask)), "sum");
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    fill(t, p, g, in);
+    if (t->failed || t->unwound) return;
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, sum, &got, sizeof got), zf_program_error(p));
+    CHECK(t, got == 0);
+}
+
 /* Lion's sign moves the bias of experts by the rate: up of those with fewer choices than the mean. */
 TEST(moe_bias_balances_experts)
 {

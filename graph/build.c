@@ -899,8 +899,9 @@ ZF_API zf_tensor zf_expert_rows(zf_tensor experts, const zf_expert_rows_desc *de
 {
     zf_expert_rows_desc d = desc ? *desc : (zf_expert_rows_desc){.experts = 0};
     zf_tensor y;
-    if (!d.rows && zf_valid(experts))
-        d.rows = d.capacity ? d.capacity * d.experts : zf_shape_count(zf_tensor_shape(experts));
+    if (!d.rows && !d.capacity && zf_valid(experts)) d.rows = zf_shape_count(zf_tensor_shape(experts));
+    else if (!d.rows && d.experts > 0 && d.capacity <= INT32_MAX / d.experts && d.capacity > 0)
+        d.rows = d.capacity * d.experts;
     y = zfi_build(ZF_OP_expert_rows, zfi_is_operand(d.priority) ? 2 : 1,
                   (zf_tensor[]){experts, d.priority},
                   zfi_with({.i = d.experts}, {.i = d.rows}, {.i = d.capacity}));

@@ -153,6 +153,22 @@ TEST(experts_rows_are_by_expert_then_token)
     CHECK(t, !memcmp(at, slots, sizeof at));
 }
 
+/* Capacities that no number of rows has are refused, and nothing overflows. */
+TEST(experts_have_no_endless_capacity)
+{
+    static const int64_t capacities[] = {INT64_MAX, INT64_MAX / 3, INT64_MIN, -1};
+    for (size_t k = 0; k < sizeof capacities / sizeof *capacities; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        char said[300];
+        NEED(t, g, NULL);
+        (void)zf_expert_rows(zf_input(g, "x", ZF_I32, ZF_SHAPE(3, 2)),
+                             &(zf_expert_rows_desc){.experts = 4, .capacity = capacities[k]});
+        snprintf(said, sizeof said, "%s", zf_graph_error(g));
+        zf_graph_free(g);
+        if (!strstr(said, "for 4 experts needs so many rows of each, not rows = 0")) CHECK_TEXT(t, said, "");
+    }
+}
+
 /* The largest priorities stay, but no second choice before a first one. */
 TEST(experts_keep_what_has_priority)
 {

@@ -7,6 +7,7 @@
 #include "../examples/frame/options/command.h"
 #include "../examples/frame/model/decoder.h"
 #include "../examples/frame/commands/frame.h"
+#include "../examples/llm/experts.h"
 #include "../examples/llm/model.h"
 #include "../examples/opt/model.h"
 
@@ -388,6 +389,60 @@ TEST_ONCE(llm_experts_are_trained_in_parts)
         }
         zf_graph_free(g);
         OK(t, error.status, error.text);
+    }
+}
+
+/* Training of a model with these options is refused with this error. */
+static void check_refused(test *t, int k, llm_training of, const char *targets, const char *error)
+{
+    const sample_shape shape = {.batch = 1, .sequence = TOKENS};
+    zf_training training = {.lora = {.rank = targets ? 2 : 0, .targets = targets}};
+    llm_config c;
+    zf_error got = {ZF_OK, ""};
+    zf_graph *g = zf_graph_new(NULL);
+    NEED(t, g, NULL);
+    if (llm_config_load(folder_of(k), &c, &got)) {
+        c.of = of;
+        training.loss = llm_build(g, &c, &shape, SAMPLE_TRAIN);
+        if (!zf_graph_status(g)) zf_passes(g, &training);
+        snprintf(got.text, sizeof got.text, "%s", zf_graph_error(g));
+    }
+    zf_graph_free(g);
+    if (!strstr(got.text, error)) CHECK_TEXT(t, got.text, error);
+}
+
+TEST_ONCE(llm_refuses_what_is_for_experts)
+{
+    static const char none[] = "--aux-loss, --z-loss and --capacity are for layers of experts, and "
+                               "the model has none";
+    check_refused(t, 0, (llm_training){.aux_loss = 1}, NULL, none);
+    check_refused(t, 0, (llm_training){.z_loss = 1}, NULL, none);
+    check_refused(t, 0, (llm_training){.capacity = 1}, NULL, none);
+    check_refused(t, 26, (llm_training){.aux_loss = 0}, "q_proj,w1",
+                  "= grouped_linear reads it; only weights of products and tables of rows can be "
+                  "adapted");
+}
+
+TEST_ONCE(llm_losses_of_routers_train_these)
+{
+    static const struct {
+        const char *targets, *keep;
+        bool good;
+    } tried[] = {{NULL, NULL, true},           {"all-linear", NULL, true},
+                 {"q_proj,gate", NULL, true},  {"layers.0.mlp.gate", NULL, true},
+                 {"q_proj", "*.gate", true},   {"q_proj,gate_proj", NULL, false},
+                 {"shared_expert_gate", "norm", false}};
+    llm_training *of = llm_options().desc;
+    for (size_t k = 0; k < sizeof tried / sizeof *tried; k++) {
+        settings o = {.own = of};
+        const char *wrong;
+        o.training.lora = (zf_lora_desc){.rank = 2, .targets = tried[k].targets, .keep = tried[k].keep};
+        CHECK(t, !llm_wrong(&o));
+        of->aux_loss = 0.5, wrong = llm_wrong(&o), of->aux_loss = 0;
+        CHECK(t, tried[k].good == !wrong);
+        if (wrong)
+            CHECK_TEXT(t, wrong, "--aux-loss and --z-loss train routers: their module, gate, must be a "
+                                 "target of --lora, or be kept");
     }
 }
 

@@ -2,6 +2,8 @@
 #include "experts.h"
 #include "../frame/model/settings.h"
 
+#include <string.h>
+
 /* ---------------------------------------------------------------------------------- options */
 
 /* Options of the run; others' options have another address. */
@@ -30,6 +32,25 @@ zf_options llm_options(void) { return (zf_options){.rows = rows, .desc = &given}
 void llm_configure(void *config, const settings *o)
 {
     if (o->own == &given) ((llm_config *)config)->of = given;
+}
+
+/* The adapter changes routers: their module, gate, is a target, or is kept and trained itself. */
+static bool adapts_routers(const zf_lora_desc *d)
+{
+    const char *all = d->targets;
+    if (!all || !strcmp(all, "all-linear")) return true;
+    for (const char *at = strstr(all, "gate"); at; at = strstr(at + 1, "gate"))
+        if ((at == all || at[-1] == ',' || at[-1] == '.') && (!at[4] || at[4] == ',')) return true;
+    return d->keep && (strstr(d->keep, "gate") || strchr(d->keep, '*'));
+}
+
+const char *llm_wrong(const settings *o)
+{
+    const bool penalized = o->own == &given && (given.aux_loss > 0 || given.z_loss > 0);
+    return penalized && settings_adapts(o) && !adapts_routers(&o->training.lora)
+               ? "--aux-loss and --z-loss train routers: their module, gate, must be a target of "
+                 "--lora, or be kept"
+               : NULL;
 }
 
 /* ------------------------------------------------------------------------------------ graph */
@@ -72,6 +93,16 @@ zf_tensor llm_experts(zf_tensor x, const llm_config *c, llm_routers *routers)
     y = zf_moe(x, &d);
     if (routers->layer) routers->layer[routers->count++] = parts;
     return c->shared_width ? zf_add(y, shared_expert(x, c)) : y;
+}
+
+zf_tensor llm_check_routers(zf_tensor x, const llm_routers *routers, const llm_config *c)
+{
+    const bool given_some = c->of.aux_loss > 0 || c->of.z_loss > 0 || c->of.capacity > 0;
+    if (!routers->trains || routers->count || !given_some) return x;
+    return zf_fail(x, c->experts && !routers->layer
+                          ? "out of memory"
+                          : "--aux-loss, --z-loss and --capacity are for layers of experts, and the "
+                            "model has none");
 }
 
 /* The share of this part in the global batch, by its labels. */

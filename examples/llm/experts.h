@@ -18,8 +18,13 @@ zf_tensor llm_experts(zf_tensor x, const llm_config *config, llm_routers *router
 zf_tensor llm_penalty(const llm_routers *routers, const llm_config *config,
                       const causal_inputs *in);
 
+/* x, or an error of the graph: options of experts are given, and the model has none. */
+zf_tensor llm_check_routers(zf_tensor x, const llm_routers *routers, const llm_config *config);
+
 /* Options of pretrain and finetune, and what sets them in a configuration. */
 zf_options llm_options(void);
 void llm_configure(void *config, const settings *o);
+/* For sample_model.wrong: losses of routers that an adapter leaves as they are. */
+const char *llm_wrong(const settings *o);
 
 #endif

@@ -274,6 +274,7 @@ zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sam
         routers.layer = calloc((size_t)c->layers, sizeof *routers.layer);
     x = body(g, c, &rows, &in, &routers, &words);
     if (routers.layer && zf_valid(in.loss_weight)) in.penalty = llm_penalty(&routers, c, &in);
+    x = llm_check_routers(x, &routers, c);
     free(routers.layer);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
@@ -295,6 +296,7 @@ const sample_model llm_sample = {
     .config = &llm_members,
     .build = build,
     .configure = llm_configure,
+    .wrong = llm_wrong,
     .exchange = {.prefix = "model.",
                  .parts = ".experts.",
                  .words = "model.embed_tokens.weight",

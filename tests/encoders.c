@@ -2,6 +2,7 @@
  * they compute, twenty steps of fine-tuning, and their folders. */
 #include "golden.h"
 
+#include "../examples/bert/classify/texts.h"
 #include "../examples/bert/masked.h"
 #include "../examples/bert/model.h"
 #include "../examples/frame/commands/frame.h"
@@ -212,6 +213,21 @@ TEST_ONCE(encoders_distilbert_classifies_as_transformers)
 TEST_ONCE(encoders_modernbert_regresses_as_transformers)
 {
     check_folder(t, "modernbert-labels", "classifier.weight");
+}
+
+/* 1 and 01 are labels of their own, each once. */
+TEST_ONCE(encoders_name_each_label_once)
+{
+    static bert_config c;
+    char *said[] = {"1", "01", "1", "01", "-2", "1"};
+    texts of = {.said = said, .count = 6};
+    zf_error error = {ZF_OK, ""};
+    const bool good = texts_take_labels(&of, &c, false, "x", &error);
+    const int32_t first = good ? of.label[0] : -1, second = good ? of.label[1] : -1;
+    free(of.label), free(of.number);
+    OK(t, error.status, error.text);
+    CHECK_TEXT(t, c.names, "-2\n01\n1\n");
+    CHECK(t, c.labels == 3 && first == 2 && second == 1);
 }
 
 /* ----------------------------------------------------------------------------- what is refused */

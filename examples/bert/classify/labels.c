@@ -21,11 +21,10 @@ static int32_t number_of(const bert_config *c, const char *said)
     char usual[64], *end;
     const long number = strtol(said, &end, 10);
     for (int pass = 0; pass < 2; pass++) {
-        for (int64_t k = 0; k < c->labels; k++) {
-            int bytes;
-            const char *name = texts_name(c, k, &bytes);
-            if ((int)strlen(said) == bytes && !memcmp(name, said, (size_t)bytes)) return (int32_t)k;
-        }
+        const size_t length = strlen(said);
+        const char *name = c->names;
+        for (int64_t k = 0; k < c->labels; k++, name += strcspn(name, "\n") + 1)
+            if (strcspn(name, "\n") == length && !memcmp(name, said, length)) return (int32_t)k;
         if (*end || end == said || number < 0) return -1;
         snprintf(usual, sizeof usual, "LABEL_%ld", number), said = usual;
     }
@@ -36,18 +35,19 @@ static bool is_whole(const char *text)
 {
     char *end;
     const long number = strtol(text, &end, 10);
-    return *text && !*end && labs(number) < 1000000000;
-}
-
-static int by_number(const void *a, const void *b)
-{
-    const long x = strtol(*(char *const *)a, NULL, 10), y = strtol(*(char *const *)b, NULL, 10);
-    return (x > y) - (x < y);
+    return *text && !*end && number > -1000000000 && number < 1000000000;
 }
 
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Of one number, as 1 and 01 are, by their text. */
+static int by_number(const void *a, const void *b)
+{
+    const long x = strtol(*(char *const *)a, NULL, 10), y = strtol(*(char *const *)b, NULL, 10);
+    return x == y ? by_text(a, b) : (x > y) - (x < y);
 }
 
 /* The labels of a new head: all that are said, integers in their order, else texts in theirs. */

@@ -1350,7 +1350,9 @@ learns_numbers() {
     classified numbers.jsonl --task regress --text a --pair b --label y --steps 60 --lr 1e-2 \
         --save "$work/numbers" && [ $status = 0 ] && grep -q 'held out: mean squared error .*, mean distance 0\.' "$work/out" &&
         run "$bert" classify --load "$work/numbers" --data "$work/numbers.jsonl" --text a --pair b &&
-        [ $status = 0 ] && [ "$(sed -n '2s/^{"number":1\.[1-9].*/good/p' "$work/out")" = good ]
+        [ $status = 0 ] && [ "$(sed -n '2s/^{"number":1\.[1-9].*/good/p' "$work/out")" = good ] &&
+        run "$bert" eval --load "$work/numbers" --data "$work/numbers.jsonl" --text a --pair b \
+            --label y && [ $status = 0 ] && grep -q 'mean distance 0\..* of 40 texts' "$work/out"
 }
 check 'numbers of pairs are learned' learns_numbers
 shares_labels() {
@@ -1408,6 +1410,10 @@ check 'words of a model with labels' \
 check 'labels of a model for words' \
     fails 1 "bert: $small has no labels: finetune trains a model for them" "$bert" classify \
     --load $small --data "$work/new.csv"
+check 'texts longer than positions' \
+    fails 1 "bert: sequences of 65536 tokens are too long for the model's $(sed -n \
+        's/.*"max_position_embeddings": *\([0-9]*\).*/\1/p' "$work/exported/config.json") positions" \
+    "$bert" classify --load "$work/exported" --data "$work/new.csv" --seq 65536
 check 'labels without texts' misused 'texts with labels are needed: --data FILE' finetune --model $small \
     --corpus x --vocab y
 check 'adapters of models with labels' misused '--lora is for models that predict tokens' finetune \

@@ -109,7 +109,11 @@ static bool run(options *x, bert_config *c, zf_error *error)
     texts t = {.count = 0};
     session s;
     bool good;
-    if (!x->o.seq || x->o.seq > most) x->o.seq = x->o.seq ? most : usual;
+    if (x->o.seq > most)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "sequences of %lld tokens are too long for the model's %lld positions",
+                    (long long)x->o.seq, (long long)most);
+    if (!x->o.seq) x->o.seq = usual;
     x->o.evaluates = true;
     if (!x->o.tokenizer) x->o.tokenizer = x->from.load;
     good = classify_load(&data, &t, &x->o, &facts, &desc, error);

@@ -9,7 +9,7 @@
 
 static const classify_options *options_of(const settings *o)
 {
-    static const classify_options none = {.task = 0, .text = "text", .label = "label"};
+    static const classify_options none = {.task = 0};
     return o->own ? o->own : &none;
 }
 
@@ -52,9 +52,9 @@ static bool open_data(dataset *d, const settings *o, const zf_config_facts *fact
     bert_config *c = config;
     classify_data *data = d->own = calloc(1, sizeof *data);
     const bool regresses = o->evaluates ? c->task == BERT_REGRESSES : own->task != 0;
-    const texts_desc desc = {.text = own->text,
+    const texts_desc desc = {.text = own->text ? own->text : "text",
                              .pair = own->pair,
-                             .label = own->label,
+                             .label = own->label ? own->label : "label",
                              .two_separators = bert_family_of(c)->two_separators};
     if (!data) return fail(error, ZF_ERR_NOMEM, "out of memory");
     if (o->evaluates && !c->task)
@@ -196,6 +196,7 @@ static const char *wrong(const settings *o)
     return o->alone ? "--alone: each text has a row of its own already" : NULL;
 }
 
+/* Those of finetune; without the first, of eval. */
 static const zf_option rows[] = {
     ZF_OPTION(classify_options, CHOICE, task, 0, "classify|regress", .topic = "data",
               .traits = ZF_OPTION_CHANGES,
@@ -209,14 +210,6 @@ static const zf_option rows[] = {
               .traits = ZF_OPTION_CHANGES, .help = "column with the label; else label"),
     {.name = NULL}};
 
-static void complete(void *options, const settings *o)
-{
-    classify_options *own = options;
-    (void)o;
-    if (!own->text) own->text = "text";
-    if (!own->label) own->label = "label";
-}
-
 int bert_command_finetune(int argc, char **argv)
 {
     static const settings_default defaults[] = {
@@ -228,7 +221,6 @@ int bert_command_finetune(int argc, char **argv)
     return pretrain_command(&with,
                             &(settings_desc){.defaults = defaults,
                                              .own = {.rows = rows, .desc = &own},
-                                             .complete = complete,
                                              .tunes = true,
                                              .usage = "finetune --model DIR --data FILE [OPTIONS]"},
                             argc, argv);
@@ -238,7 +230,10 @@ int bert_command_finetune(int argc, char **argv)
 int bert_command_eval(int argc, char **argv)
 {
     sample_model with = bert_sample;
-    for (int k = 1; k < argc; k++)
-        if (!strncmp(argv[k], "--data", 6)) with.objective = &classify_objective;
-    return evaluate_command(&with, argc, argv);
+    classify_options own = {.task = 0};
+    bool labelled = false;
+    for (int k = 1; k < argc; k++) labelled = labelled || !strncmp(argv[k], "--data", 6);
+    if (!labelled) return evaluate_command(&with, argc, argv);
+    with.objective = &classify_objective;
+    return evaluate_command_with(&with, (zf_options){.rows = rows + 1, .desc = &own}, argc, argv);
 }

@@ -201,7 +201,8 @@ static const zf_option batches_rows[] = {
               .help = "maximum number of batches; 0: 16 of --corpus, else all"),
     {.name = NULL}};
 
-static command_tables evaluate_tables(evaluate_options *e, const sample_model *sample)
+static command_tables evaluate_tables(evaluate_options *e, const sample_model *sample,
+                                      zf_options own)
 {
     command_tables t = {.count = 0};
     command_add(&t, folder_load_rows, &e->from);
@@ -209,6 +210,7 @@ static command_tables evaluate_tables(evaluate_options *e, const sample_model *s
     command_add(&t, data_rows, &e->o);
     command_add(&t, sample->objective->open_data ? frame_examples_rows : NULL, &e->o);
     command_add(&t, sample->objective->open_data ? documents_rows : NULL, &e->o);
+    command_add(&t, own.rows, own.desc);
     command_add(&t, batches_rows, e);
     command_add(&t, folder_compute_rows, &e->from);
     command_add(&t, sample->config->bits ? folder_weights_rows : NULL, &e->from);
@@ -240,9 +242,14 @@ static void complete(evaluate_options *e, int64_t positions)
 
 int evaluate_command(const sample_model *sample, int argc, char **argv)
 {
+    return evaluate_command_with(sample, (zf_options){.rows = NULL}, argc, argv);
+}
+
+int evaluate_command_with(const sample_model *sample, zf_options own, int argc, char **argv)
+{
     const objective *of = sample->objective;
-    evaluate_options e = {.batches = 0};
-    const command_tables tables = evaluate_tables(&e, sample);
+    evaluate_options e = {.o = {.own = own.desc}};
+    const command_tables tables = evaluate_tables(&e, sample, own);
     zf_config_any config = {{0}};
     session_desc d = {.sample = sample, .purpose = SAMPLE_EVALUATE, .config = &config};
     dataset data;

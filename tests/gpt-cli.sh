@@ -126,6 +126,22 @@ shared() {
             "$work/out"
 }
 check 'ranks share layers' shared
+# Ranks with several chunks each: any layout goes on with their checkpoints, and they with others'.
+chunks() {
+    sed 's/"n_layer": [0-9]*/"n_layer": 4/' "$work/config.json" > "$work/four.json"
+    four() { pretrain --model "$work/four.json" --eval-batches 0 --schedule constant "$@"; }
+    four --micro-batches 4 --steps 4 --save "$work/unchunked" &&
+        four --micro-batches 4 --steps 1 --save "$work/chunks" &&
+        four --micro-batches 4 --steps 2 --ranks 2 --pipe 2 --pipe-schedule zb-v \
+            --load "$work/chunks" --save "$work/chunks" --overwrite &&
+        four --steps 3 --ranks 4 --pipe 2 --zero 3 --micro-batches 2 --load "$work/chunks" \
+            --save "$work/chunks" --overwrite &&
+        four --micro-batches 4 --steps 4 --ranks 2 --pipe 2 --pipe-schedule interleaved \
+            --load "$work/chunks" --save "$work/chunks" --overwrite || return
+    for name in unchunked chunks; do "$gpt" export --load "$work/$name" "$work/$name.safetensors"; done
+    cmp "$work/unchunked.safetensors" "$work/chunks.safetensors"
+}
+check 'ranks with several stages' chunks
 refused() {
     "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
         --quiet "$@"

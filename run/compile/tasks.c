@@ -33,7 +33,8 @@ typedef struct zfi_program_tasks {
     zf_array *args;
     zfi_micro_run *send_runs;
     int32_t sender_count;
-    bool *wrote; /* by micro-batch: zf_write_micro has written some input of it in this step */
+    int32_t input_count;
+    bool *wrote; /* by micro-batch and input: zf_write_micro has written it in this step */
 } zfi_program_tasks;
 
 enum { ZFI_PLACES_OF_TASKS = ZFI_COURSE_OUTPUTS + 1 };
@@ -47,6 +48,11 @@ static int32_t zfi_slots_period(const zf_graph *g)
         period = period / zfi_gcd(period, slots) * slots;
     }
     return (int32_t)zfi_min(period, g->micro_batches);
+}
+
+static size_t zfi_wrote_bytes(const zf_program *p)
+{
+    return (size_t)p->graph->micro_batches * (size_t)p->tasks->input_count;
 }
 
 static void zfi_free_tasks(zf_program *p)
@@ -63,7 +69,7 @@ static void zfi_free_tasks(zf_program *p)
     zfi_free(memory, t->sends, senders * copies * sizeof *t->sends);
     zfi_free(memory, t->args, senders * copies * sizeof *t->args);
     zfi_free(memory, t->send_runs, senders * copies * sizeof *t->send_runs);
-    zfi_free(memory, t->wrote, (size_t)p->graph->micro_batches);
+    zfi_free(memory, t->wrote, zfi_wrote_bytes(p));
     zfi_course_free(&t->course);
     zfi_free(memory, t, sizeof *t);
     p->tasks = NULL;
@@ -124,7 +130,10 @@ static zf_status zfi_open_tasks(zf_program *p)
     if (!t) return zfi_graph_nomem(g);
     if (zfi_course_make(g, &t->course)) return g->error.status;
     t->copies = zfi_slots_period(g);
-    for (int32_t i = 0; i < zfi_len(g->order); i++) t->sender_count += zfi_is_transfer(g, g->order[i]);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        t->sender_count += zfi_is_transfer(g, g->order[i]);
+        t->input_count += g->nodes[g->order[i]].op == ZF_OP_input;
+    }
     copies = (size_t)t->copies, senders = (size_t)t->sender_count;
     t->parts = zfi_calloc(&p->memory, copies * ZFI_PLACES_OF_TASKS, sizeof *t->parts);
     t->runs = zfi_calloc(&p->memory, copies, sizeof *t->runs);
@@ -133,7 +142,7 @@ static zf_status zfi_open_tasks(zf_program *p)
     t->sends = zfi_calloc(&p->memory, senders * copies, sizeof *t->sends);
     t->args = zfi_calloc(&p->memory, senders * copies, sizeof *t->args);
     t->send_runs = zfi_calloc(&p->memory, senders * copies, sizeof *t->send_runs);
-    t->wrote = zfi_calloc(&p->memory, (size_t)g->micro_batches, 1);
+    t->wrote = zfi_calloc(&p->memory, zfi_wrote_bytes(p), 1);
     if (p->memory.failed) return zfi_graph_nomem(g);
     return zfi_make_senders(p);
 }

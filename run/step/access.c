@@ -221,7 +221,7 @@ ZF_API zf_status zf_write_micro(zf_program *p, zf_tensor x, int64_t micro, const
                         "after the other",
                         (long long)p->micro, (long long)micro);
     status = zfi_write_node(p, id, micro, data, bytes);
-    if (!status && p->tasks) p->tasks->wrote[micro] = true;
+    if (!status && p->tasks) *zfi_wrote_input(p, micro, id) = true;
     return status;
 }
 

@@ -7,15 +7,26 @@
  * An input keeps its value until it is written, so what is not written is that of the micro-batch
  * before. */
 
-/* Copies the inputs of a micro-batch to another one. */
+/* Where it says whether an input of a micro-batch was written; `id` 0: of its first input. */
+static bool *zfi_wrote_input(const zf_program *p, int64_t micro, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    bool *wrote = p->tasks->wrote + micro * p->tasks->input_count;
+    for (int32_t i = 0; id && i < zfi_len(g->order) && g->order[i] != id; i++)
+        wrote += g->nodes[g->order[i]].op == ZF_OP_input;
+    return wrote;
+}
+
+/* Copies the inputs of a micro-batch to another one, except those that were written there. */
 static zf_status zfi_copy_micro(zf_program *p, int64_t from, int64_t to)
 {
     const zf_graph *g = p->graph;
+    const bool *wrote = zfi_wrote_input(p, to, 0);
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        if (node->op != ZF_OP_input || node->slots < 2) continue;
+        if (node->op != ZF_OP_input || *wrote++ || node->slots < 2) continue;
         status = p->backend->copy(p->backend->self, zfi_slot_address(p, id, to),
                                   zfi_slot_address(p, id, from), zfi_node_bytes(node),
                                   ZF_DEVICE_TO_DEVICE, &p->error);
@@ -26,8 +37,7 @@ static zf_status zfi_copy_micro(zf_program *p, int64_t from, int64_t to)
 /* The inputs that follow are those of the next micro-batch. */
 static zf_status zfi_next_micro(zf_program *p)
 {
-    zf_status status = ZF_OK;
-    if (!p->tasks->wrote[p->micro + 1]) status = zfi_copy_micro(p, p->micro, p->micro + 1);
+    const zf_status status = zfi_copy_micro(p, p->micro, p->micro + 1);
     if (!p->micro) p->micro_step = p->store->steps;
     if (!status) p->micro++;
     return status;
@@ -38,17 +48,18 @@ static zf_status zfi_pass_written(zf_program *p)
 {
     const int64_t last = p->graph->micro_batches - 1;
     zf_status status = ZF_OK;
-    while (p->tasks && p->tasks->wrote[last] && p->micro < last && !status)
-        status = zfi_next_micro(p);
+    bool written = false;
+    for (int32_t k = 0; p->tasks && k < p->tasks->input_count; k++)
+        written |= zfi_wrote_input(p, last, 0)[k];
+    while (written && p->micro < last && !status) status = zfi_next_micro(p);
     return status;
 }
 
 /* A step begins anew. */
 static void zfi_first_micro(zf_program *p)
 {
-    const int64_t last = p->graph->micro_batches - 1;
     if (p->tasks) {
-        memset(p->tasks->wrote, 0, (size_t)last + 1);
+        memset(p->tasks->wrote, 0, zfi_wrote_bytes(p));
         if (p->micro) (void)zfi_copy_micro(p, p->micro, 0);
     }
     p->micro = 0;

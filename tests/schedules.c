@@ -52,6 +52,36 @@ TEST_ONCE(schedules_of_uneven_stages)
     }
 }
 
+TEST_ONCE(schedules_of_seven_layers_on_three_ranks)
+{
+    static after one, some;
+    size_t peaks[TEAM_RANKS];
+    made m = {.passes = "autograd %94; simplify; clip 0.5; adamw lr",
+              .zero = "stage=1", .pipe = 1, .data = 1, .micro = 6};
+    layers_here = 7;
+    for (int k = -1; k < 5 && !t->failed && !t->unwound; k++) {
+        if (k >= 0) m.schedule = kinds[k], m.pipe = 3;
+        if (run_ranks(t, &m, k < 0 ? &one : &some, peaks) && k >= 0)
+            CHECK(t, !memcmp(&one, &some, sizeof one));
+    }
+    layers_here = LAYERS;
+}
+
+/* Nothing overlaps: stages compute one after the other, those of a rank in between others. */
+TEST_ONCE(schedules_of_one_micro_batch)
+{
+    static after one, some;
+    size_t peaks[TEAM_RANKS];
+    made m = {.passes = "autograd %94; simplify; clip 0.5; adamw lr",
+              .zero = "stage=2", .pipe = 1, .data = 1, .micro = 1};
+    if (!run_ranks(t, &m, &one, peaks)) return;
+    for (int k = 0; k < 5 && !t->failed; k++) {
+        m.schedule = kinds[k], m.pipe = k % 2 ? 2 : 4;
+        if (!run_ranks(t, &m, &some, peaks)) return;
+        CHECK(t, !memcmp(&one, &some, sizeof one));
+    }
+}
+
 /* What a step keeps: of each value for the backward pass a rank has the copies of the table. */
 
 /* The slots of node `line` of a stage's plan; 0: it has none. */
@@ -305,6 +335,119 @@ TEST_ONCE(schedules_take_inputs_of_micro_batches)
         team_end(&m);
     }
     CHECK(t, t->unwound || (losses[0] > 0 && losses[0] == losses[1]));
+}
+
+/* What is not written is that of the micro-batch before, also where another input is written. */
+TEST_ONCE(schedules_keep_an_input_that_is_not_written)
+{
+    float losses[2][2] = {{0}};
+    for (int way = 0; way < 2 && !t->failed; way++) {
+        team m;
+        if (two_ranks(t, &m, 60)) {
+            for (int step = 0; step < 2; step++) {
+                for (int r = 0; r < 2; r++) {
+                    const member *one = &m.members[r];
+                    zf_program *p = one->program;
+                    const zf_tensor y = zf_graph_find(one->graph, "y");
+                    float x[2][ROWS * WIDTH];
+                    fill(one, step, 0);
+                    for (int k = 0; k < 4; k++) {
+                        values_of(x, r, step, k);
+                        OK(t, zf_write_micro(p, zf_graph_find(one->graph, "x"), k, x[0],
+                                             sizeof x[0]),
+                           zf_program_error(p));
+                        values_of(x, r, step, 0);
+                        if (way) OK(t, zf_write_micro(p, y, k, x[1], sizeof x[1]),
+                                    zf_program_error(p));
+                    }
+                }
+                team_step(t, &m);
+                zf_read(m.programs[0], zf_graph_find(m.members[0].graph, "loss"),
+                        &losses[way][step], sizeof(float));
+            }
+        }
+        team_end(&m);
+    }
+    CHECK(t, t->unwound || (losses[0][0] > 0 && !memcmp(losses[0], losses[1], sizeof losses[0])));
+}
+
+/* Only the gradient of h.1.b, on the last rank, leaves the range of f16: it is `by` times that of
+ * the sum. */
+static void write_steep(char text[TEXT], int by)
+{
+    snprintf(text, TEXT,
+             "%%1 = input \"x\" : f32[4,8]\n%%2 = input \"y\" : f32[4,8]\n"
+             "%%3 = input \"lr\" : f32[]\n"
+             "%%4 = param \"h.0.w\" {init=normal b=0.5} : f32[8,8]\n"
+             "%%5 = linear %%1, %%4 : f32[4,8]\n"
+             "%%6 = param \"h.1.w\" {init=normal b=0.5} : f32[8,8]\n"
+             "%%7 = linear %%5, %%6 : f32[4,8]\n%%8 = param \"h.1.b\" : f32[4,8]\n"
+             "%%9 = scale %%2 {by=%d} : f32[4,8]\n%%10 = mul %%9, %%8 : f32[4,8]\n"
+             "%%11 = add %%7, %%10 : f32[4,8]\n%%12 = mul %%11, %%11 : f32[4,8]\n"
+             "%%13 = reshape %%12 {shape=[32]} : f32[32]\n%%14 = sum %%13 : f32[]\n"
+             "output %%14 \"loss\"\n",
+             by);
+}
+
+typedef struct steep {
+    uint16_t first[WIDTH * WIDTH], w[2][WIDTH * WIDTH]; /* h.0.w after a step; both, after all */
+    int64_t skipped[2];                                 /* after a step, after all */
+} steep;
+
+static void run_steep(test *t, int pipe, const char *schedule, int by, steep *s)
+{
+    const made way = {.passes = "precision f16 scale=64 hysteresis=1; autograd %14; simplify; "
+                                "adamw lr",
+                      .zero = "stage=0", .pipe = pipe, .data = 1, .micro = 4, .schedule = schedule};
+    const float lr = 1e-4f;
+    char text[TEXT];
+    team m;
+    write_steep(text, by);
+    making = &way;
+    if (team_new(t, &m, text, pipe, false, to_stages))
+        for (int step = 0; step < 12 && !t->failed; step++) {
+            for (int r = 0; r < pipe; r++)
+                for (int k = 0; k < 4; k++) {
+                    fill(&m.members[r], 0, k);
+                    zf_write(m.programs[r], zf_graph_find(m.members[r].graph, "lr"), &lr,
+                             sizeof lr);
+                    if (k < 3) zf_micro(m.programs[r]);
+                }
+            team_step(t, &m);
+            for (int r = 0; r < pipe; r++) {
+                int64_t skipped = -1;
+                zf_read(m.programs[r], zf_graph_find(m.members[r].graph, "skipped_steps"),
+                        &skipped, sizeof skipped);
+                CHECK(t, !r || skipped == s->skipped[step > 0]);
+                s->skipped[step > 0] = skipped;
+            }
+            for (int k = 0; k < 2; k++) {
+                const int r = k * (pipe - 1);
+                const zf_tensor w =
+                    zf_graph_find(m.members[r].graph, k ? "h.1.w" : "h.0.w");
+                OK(t, zf_read(m.programs[r], w, s->w[k], zf_tensor_bytes(w)),
+                   zf_program_error(m.programs[r]));
+            }
+            if (!step) memcpy(s->first, s->w[0], sizeof s->first);
+        }
+    team_end(&m);
+}
+
+/* All ranks skip a step in which gradients of the last one overflow. */
+TEST_ONCE(schedules_skip_on_all_ranks)
+{
+    static steep one, some, flat;
+    run_steep(t, 1, NULL, 2000, &one);
+    run_steep(t, 2, NULL, 1, &flat);
+    CHECK(t, t->unwound || (one.skipped[0] == 1 && one.skipped[1] < 12 && !flat.skipped[1]));
+    for (int k = 0; k < 4 && !t->failed && !t->unwound; k++) {
+        if (k == ZF_PIPE_INTERLEAVED) continue; /* there are two layers */
+        run_steep(t, 2, kinds[k], 2000, &some);
+        CHECK(t, !memcmp(one.first, some.first, sizeof one.first));
+        CHECK(t, memcmp(flat.first, some.first, sizeof one.first));
+        CHECK(t, !memcmp(one.w, some.w, sizeof one.w));
+        CHECK(t, !memcmp(one.skipped, some.skipped, sizeof one.skipped));
+    }
 }
 
 TEST_ONCE(schedules_refuse_wrong_micro_batches)

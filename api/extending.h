@@ -431,11 +431,13 @@ typedef struct zf_group {
     int32_t first, stride, count;
 } zf_group;
 
-/* What a rank has of a value that ranks along an axis share: elements from `at` on of a whole one, as
- * many of each dimension as the rank's value has. */
+/* What a rank has of a value that ranks along an axis share: elements from `at` on of a whole one,
+ * as many of each dimension as the rank's value has. With a run of r in a dimension in which the
+ * rank has n of N elements: r from `at` on of each r N / n. */
 typedef struct zf_share {
     zf_shape whole;
     int64_t at[ZF_MAX_RANK];
+    int64_t run[ZF_MAX_RANK]; /* 0: all of the dimension */
 } zf_share;
 
 /* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */

@@ -323,7 +323,8 @@ static zf_share zfi_attention_share(const zf_share *y, const zfi_attention *a)
 {
     return (zf_share){
         .whole = {4, {y->whole.dims[0], y->whole.dims[2] / a->d, y->whole.dims[1], a->n}},
-        .at = {y->at[0], y->at[2] / a->d, y->at[1], 0}};
+        .at = {y->at[0], y->at[2] / a->d, y->at[1], 0},
+        .run = {y->run[0], y->run[2] / a->d, y->run[1], 0}};
 }
 
 /* The window of an operator: without `causal` one of both ways, as a causal one that is moved. */

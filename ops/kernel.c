@@ -15,10 +15,11 @@ static int64_t zfi_whole_element(const zf_share *share, const zf_shape *shape, i
     int64_t at = 0, step = 1, inner = 1, rest = i;
     *run = 0;
     for (int32_t d = shape->rank - 1; d >= 0; d--) {
-        const int64_t dim = shape->dims[d];
-        at += (share->at[d] + rest % dim) * step;
-        inner *= dim, rest /= dim, step *= share->whole.dims[d];
-        if (dim != share->whole.dims[d] && !*run) *run = inner - i % inner;
+        const int64_t dim = shape->dims[d], all = share->whole.dims[d], k = rest % dim,
+                      together = share->run[d] ? share->run[d] : dim;
+        at += (k / together * (all / dim) * together + share->at[d] + k % together) * step;
+        if (dim != all && !*run) *run = inner * together - i % (inner * together);
+        inner *= dim, rest /= dim, step *= all;
     }
     if (!*run) *run = inner - i;
     return at;

@@ -457,9 +457,9 @@ TEST(graph_refuses_bad_layers)
          "multiple of the 1 heads; %1 = f32[2,3], %1 = f32[2,3], %1 = f32[2,3]");
     TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.mask = n.i}));
     SAYS("attention in net (graph.c:LINE): the mask is i32; it must be bool, u8 or f32");
-    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.window = 2}));
-    SAYS("attention in net (graph.c:LINE): a window of 2 keys needs causal attention; %9 = "
-         "f32[2,3,4], %9 = f32[2,3,4], %9 = f32[2,3,4]");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.window = -2}));
+    SAYS("attention in net (graph.c:LINE): window = -2 must not be negative; %9 = f32[2,3,4], %9 ="
+         " f32[2,3,4], %9 = f32[2,3,4]");
     TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.causal = true, .window = -1}));
     SAYS("attention in net (graph.c:LINE): window = -1 must not be negative; %9 = f32[2,3,4], %9 ="
          " f32[2,3,4], %9 = f32[2,3,4]");

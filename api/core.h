@@ -688,7 +688,7 @@ ZF_BUILDER zf_tensor zf_route(zf_tensor logits, const zf_route_desc *desc);
 typedef struct zf_expert_rows_desc {
     int64_t experts;      /* how many there are */
     int64_t rows;         /* how many there may be; 0: tokens k, or experts capacity */
-    int64_t capacity;     /* rows of each expert, which drops the choices beyond it; 0: it drops none */
+    int64_t capacity;     /* rows of each expert, which drops choices beyond it; 0: it drops none */
     /* With a capacity: float [tokens, k]; the largest stay. ZF_NONE: the first. First choices of
      * tokens stay before second ones */
     zf_tensor priority;

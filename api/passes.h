@@ -214,8 +214,8 @@ ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 ZF_API zf_status zf_divide(zf_graph *graph, int32_t sections);
 
 /* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, that
- * is of dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide heads and
- * key-value heads. Parameters are equal on these ranks, and their gradients are summed over them.
+ * is of dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide heads
+ * and key-value heads. Parameters are equal on these ranks, and their gradients are summed over them.
  * Sums over tokens are made of `sections`, a balanced tree, and have the bits of any number of
  * ranks with as many sections. docs/axes.md has an example. Requires: not zf_zero yet; after
  * zf_autograd and the optimizer, where the step trains. */

@@ -794,8 +794,8 @@ ZF_API zf_tensor zf_nn_block(zf_tensor x, const zf_nn_block_desc *desc);
 typedef struct zf_moe_names {
     const char *router, *bias;            /* "gate", "gate.e_score_correction_bias" */
     const char *experts;                  /* "experts", before those of their three products, */
-    const char *gate, *up, *down;         /* "gate_proj", "up_proj", "down_proj", each [experts, n, k] */
-    const char *dense, *mix;              /* of `residual`: "mlp" before its products, "coefficient" */
+    const char *gate, *up, *down;         /* "gate_proj", "up_proj", "down_proj": [experts, n, k] */
+    const char *dense, *mix; /* of `residual`: "mlp" before its products, "coefficient" */
 } zf_moe_names;
 
 /* What a layer of experts makes besides its result: for losses and logs. */
@@ -825,8 +825,8 @@ typedef struct zf_moe_desc {
     int64_t rows; /* of all experts, without a capacity; 0: a row for each choice */
     /* There is a bias for the choice; with `balance` it is trained by how often experts are chosen
      * (zf_route_desc.balance), for which it needs a group of its own: zf_param_group with Lion and
-     * beta1 = 1e-45, so that it has no memory, adds rate times the learning rate to the bias of experts below the mean of the
-     * global batch, once a step */
+     * beta1 = 1e-45, so that it has no memory, adds rate times the learning rate to the bias of
+     * experts below the mean of the global batch, once a step */
     bool biased, balance;
     /* y = c[0] mlp(x) + c[1] experts(x), c = softmax(x mix^T + bias), mlp of the same form */
     bool residual;
@@ -845,9 +845,9 @@ typedef enum zf_moe_balance {
     ZF_BALANCE_LAYERS  /* of each layer, f / k, and the sum over layers, as Switch has it */
 } zf_moe_balance;
 
-/* The loss that is least where tokens are spread evenly: f, the share of tokens that choose an expert,
- * times P, its mean score. Of tokens for which the mask [tokens], of the dtype of scores, is 1, not 0;
- * ZF_NONE: of all. */
+/* The loss that is least where tokens are spread evenly: f, the share of tokens that choose an
+ * expert, times P, its mean score. Of tokens for which the mask [tokens], of the dtype of scores, is
+ * 1, not 0; ZF_NONE: of all. */
 ZF_API zf_tensor zf_moe_balance_loss(const zf_moe_parts *layers, int64_t count, zf_tensor mask,
                                      zf_moe_balance form);
 /* The mean over tokens of (log sum exp logits)^2, summed over layers: it keeps logits small. */

@@ -177,6 +177,15 @@ TEST_ONCE(context_has_any_number_of_ranks)
     source = NULL;
 }
 
+/* A rank's addends are added as they are: no chain reads a sum over ranks that is still to be made. */
+TEST_ONCE(context_fuses_what_is_no_addend)
+{
+    source = DROPS("16", "32", "32", "8", "relu %8");
+    check_ranks(t, "f32", TRAINS "context sections=8; fuse", 2,
+                TRAINS "context parts=2 sections=8; fuse");
+    source = NULL;
+}
+
 /* Ranks along data too, at each stage. */
 TEST_ONCE(context_has_the_same_bits_at_each_stage_of_zero)
 {

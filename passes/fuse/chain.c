@@ -2,7 +2,7 @@
  * (ops/chain.c). All have one type, of at least ZFI_CHAIN_LEAST elements. Nothing else reads an
  * operand that is merged; it is no output, gradient or saved value. Between the merged nodes there
  * are only leaves, views and members of the chain, so that no value lives longer than before. The
- * update section does not change.
+ * update section does not change, nor do sums over ranks that are still to be made.
  *
  * bits: equal in f32 and f64. In bf16 and f16 only the chain's result is rounded
  *
@@ -27,7 +27,7 @@ static bool zfi_can_chain(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     bool full = false;
-    if (node->update || !zfi_is_float(node->dtype) || zfi_code_of(node) < 0 ||
+    if (node->update || node->spread.sum || !zfi_is_float(node->dtype) || zfi_code_of(node) < 0 ||
         zfi_node_count(node) < ZFI_CHAIN_LEAST)
         return false;
     for (int k = 0; k < ZF_MAX_SAVED; k++)

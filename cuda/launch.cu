@@ -16,9 +16,9 @@
 #endif
 
 enum {
-    /* Queues of plans: 0 computes, 1 and 2 communicate, 3 and 4 copy to and from host memory. Those
+    /* Queues of plans: 0 computes, 1 to 3 communicate, 4 and 5 copy to and from host memory. Those
      * of disks follow them, and the host's (cuda/hosted.cu) */
-    ZFD_QUEUES = 5,
+    ZFD_QUEUES = 6,
     ZFD_THREADS = 256, /* threads of a block, unless a kernel says otherwise */
     ZFD_WARP = 32
 };

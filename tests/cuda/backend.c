@@ -561,6 +561,19 @@ TEST_ONCE(cuda_queues)
 
 /* ---------------------------------------------------------------------------------- copies */
 
+/* Streams of their own: 1 to 3 for what ranks say, 4 and 5 for copies to and from host memory. */
+TEST_ONCE(cuda_queues_have_streams)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    NEED(t, cuda, &error);
+    OK(t, cuda->queues(cuda->self, 6, &error), error.text);
+    for (int32_t q = 0; q < 6; q++)
+        for (int32_t other = 0; other < q; other++)
+            CHECK(t, zf_cuda_stream(cuda, q) != zf_cuda_stream(cuda, other));
+    for (int32_t q = 1; q < 6; q++) CHECK(t, zf_cuda_stream(cuda, q));
+}
+
 /* Longer than the stages, in and out, with pieces that are no whole stage. */
 TEST_ONCE(cuda_copies)
 {

@@ -371,6 +371,26 @@ TEST_ONCE(schedules_keep_an_input_that_is_not_written)
     CHECK(t, t->unwound || (losses[0][0] > 0 && !memcmp(losses[0], losses[1], sizeof losses[0])));
 }
 
+/* The first step has no micro-batch before the one that is written. */
+TEST_ONCE(schedules_require_the_first_micro_batch)
+{
+    team m;
+    if (two_ranks(t, &m, 60)) {
+        const member *one = &m.members[0];
+        const float lr = 0.05f;
+        float x[2][ROWS * WIDTH];
+        zf_write(one->program, zf_graph_find(one->graph, "lr"), &lr, sizeof lr);
+        values_of(x, 0, 0, 3);
+        for (int of = 0; of < 2; of++)
+            OK(t, zf_write_micro(one->program, zf_graph_find(one->graph, of ? "y" : "x"), 3, x[of],
+                                 sizeof x[of]),
+               zf_program_error(one->program));
+        GIVES(t, zf_step(one->program), ZF_ERR_STAGE, zf_program_error(one->program));
+        CHECK(t, strstr(zf_program_error(one->program), "\"x\" has not been written") != NULL);
+    }
+    team_end(&m);
+}
+
 /* Only the gradient of h.1.b, on the last rank, leaves the range of f16: it is `by` times that of
  * the sum. */
 static void write_steep(char text[TEXT], int by)

@@ -177,7 +177,8 @@ static zf_status zfi_write_node(zf_program *p, int32_t id, int64_t micro, const 
         return p->error.status;
     status = zfi_put_bytes(p->store, (zf_space)p->graph->nodes[id].space,
                            zfi_slot_address(p, id, micro), data, bytes, &p->error);
-    for (int32_t k = 0; k < zfi_len(p->unwritten) && !status; k++)
+    /* An earlier micro-batch has no value yet where this one is the first that is written. */
+    for (int32_t k = 0; k < zfi_len(p->unwritten) && micro <= p->micro && !status; k++)
         if (p->unwritten[k] == id) {
             p->unwritten[k] = stbds_arrlast(p->unwritten);
             stbds_header(p->unwritten)->length--;

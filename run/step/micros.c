@@ -49,6 +49,7 @@ static zf_status zfi_pass_written(zf_program *p)
     const int64_t last = p->graph->micro_batches - 1;
     zf_status status = ZF_OK;
     bool written = false;
+    if (zfi_len(p->unwritten)) return ZF_OK; /* which is an error of the step */
     for (int32_t k = 0; p->tasks && k < p->tasks->input_count; k++)
         written |= zfi_wrote_input(p, last, 0)[k];
     while (written && p->micro < last && !status) status = zfi_next_micro(p);

@@ -52,7 +52,7 @@
  *     api/reports.h     metrics of a run, TensorBoard's event files, progress
  *     api/extending.h   operators, backends, communicators of a program's own
  *
- * A program that trains needs the first three. docs/ has a page for each thing that one wants to do.
+ * A program that trains needs the first three. docs/ has a page for each purpose.
  */
 #ifndef ZEROFLOW_H
 #define ZEROFLOW_H

@@ -680,9 +680,9 @@ typedef struct zf_route_desc {
     zf_tensor *experts, *scores;
 } zf_route_desc;
 
-/* Mixture of experts: the weights [tokens, k] of the k experts that each token is given to, from the
- * router's logits [tokens, experts]; of equal scores that of the lowest expert is first. Weights and
- * scores are f32, of f64 f64. A NaN is an error of the step. desc NULL: defaults. */
+/* Mixture of experts: the weights [tokens, k] of the k experts that each token is given to, from
+ * the router's logits [tokens, experts]; of equal scores that of the lowest expert is first.
+ * Weights and scores are f32, of f64 f64. A NaN is an error of the step. desc NULL: defaults. */
 ZF_BUILDER zf_tensor zf_route(zf_tensor logits, const zf_route_desc *desc);
 
 typedef struct zf_expert_rows_desc {

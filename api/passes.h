@@ -4,8 +4,8 @@
  * zf_precision; zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd,
  * zf_lion, zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_cut; zf_context;
  * zf_fuse again; zf_stages; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all
- * by one description (zf_training). zf_graph_print shows the graph between any two of them, one node
- * per line:
+ * by one description (zf_training). zf_graph_print shows the graph between any two of them, one
+ * node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -214,11 +214,11 @@ ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 ZF_API zf_status zf_divide(zf_graph *graph, int32_t sections);
 
 /* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, that
- * is of dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide heads
- * and key-value heads. Parameters are equal on these ranks, and their gradients are summed over them.
- * Sums over tokens are made of `sections`, a balanced tree, and have the bits of any number of
- * ranks with as many sections. docs/axes.md has an example. Requires: not zf_zero yet; after
- * zf_autograd and the optimizer, where the step trains. */
+ * is of dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide
+ * heads and key-value heads. Parameters are equal on these ranks, and their gradients are summed
+ * over them. Sums over tokens are made of `sections`, a balanced tree, and have the bits of any
+ * number of ranks with as many sections. docs/axes.md has an example. Requires: not zf_zero yet;
+ * after zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_context_desc {
     int32_t parts;    /* ranks along context; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */

@@ -618,7 +618,7 @@ typedef struct zf_together_desc {
 
 typedef struct zf_together {
     size_t bytes[ZF_SPACES];  /* that all programs and their stores will have allocated */
-    size_t shared[ZF_SPACES]; /* the part in which values of a step lie, of all that fit, in turns */
+    size_t shared[ZF_SPACES]; /* of these, where values of a step are, of all in turns */
     /* The turn to compile first, counted from 0. The others name it in shares_memory_with, or the
      * one that lends them caches */
     int32_t first;
@@ -783,9 +783,9 @@ typedef struct zf_nn_block_desc {
     const zf_nn_block_names *names; /* NULL: all as said there */
 } zf_nn_block_desc;
 
-/* A transformer block, x [batch, tokens, hidden] -> the same: attention of x to itself, attention to
- * `memory` if there is one, and two products with an activation between them (Vaswani et al. 2017).
- * It is an encoder's, a decoder's (attention.causal) or one with cross-attention. desc NULL:
+/* A transformer block, x [batch, tokens, hidden] -> the same: attention of x to itself, attention
+ * to `memory` if there is one, and two products with an activation between them (Vaswani et al.
+ * 2017). It is an encoder's, a decoder's (attention.causal) or one with cross-attention. desc NULL:
  * defaults. */
 ZF_API zf_tensor zf_nn_block(zf_tensor x, const zf_nn_block_desc *desc);
 
@@ -800,7 +800,7 @@ typedef struct zf_moe_names {
 
 /* What a layer of experts makes besides its result: for losses and logs. */
 typedef struct zf_moe_parts {
-    zf_tensor logits, scores; /* [tokens, experts]: of the router, and what zf_route makes of them */
+    zf_tensor logits, scores; /* [tokens, experts], of the router and of zf_route */
     zf_tensor experts;        /* i32 [tokens, k]: of each token */
     zf_tensor slots, bounds, counts; /* of zf_expert_rows */
     bool sigmoid;             /* scores are sigmoids, which do not add up to 1 */
@@ -816,9 +816,9 @@ typedef struct zf_moe_desc {
     bool sigmoid, normalize;
     int64_t groups, kept;
     double scale;
-    /* Each expert has at most ceil(capacity tokens k / experts) rows, and no fewer than `least`, and
-     * drops further choices: those of later tokens, or by chance. Tokens are those of this graph: a
-     * micro-batch of a rank. 0: nothing is dropped */
+    /* Each expert has at most ceil(capacity tokens k / experts) rows, and no fewer than `least`,
+     * and drops further choices: those of later tokens, or by chance. Tokens are those of this
+     * graph: a micro-batch of a rank. 0: nothing is dropped */
     double capacity;
     int64_t least;
     bool random;
@@ -835,8 +835,8 @@ typedef struct zf_moe_desc {
     zf_moe_parts *parts;       /* NULL: not wanted */
 } zf_moe_desc;
 
-/* A layer of experts (mixture of experts), x [..., hidden] -> the same: each token is given to the k
- * experts that its router chooses, whose results are added, weighted by their scores. */
+/* A layer of experts (mixture of experts), x [..., hidden] -> the same: each token is given to the
+ * k experts that its router chooses, whose results are added, weighted by their scores. */
 ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc);
 
 typedef enum zf_moe_balance {
@@ -846,8 +846,8 @@ typedef enum zf_moe_balance {
 } zf_moe_balance;
 
 /* The loss that is least where tokens are spread evenly: f, the share of tokens that choose an
- * expert, times P, its mean score. Of tokens for which the mask [tokens], of the dtype of scores, is
- * 1, not 0; ZF_NONE: of all. */
+ * expert, times P, its mean score. Of tokens for which the mask [tokens], of the dtype of scores,
+ * is 1, not 0; ZF_NONE: of all. */
 ZF_API zf_tensor zf_moe_balance_loss(const zf_moe_parts *layers, int64_t count, zf_tensor mask,
                                      zf_moe_balance form);
 /* The mean over tokens of (log sum exp logits)^2, summed over layers: it keeps logits small. */

@@ -110,7 +110,7 @@ typedef struct zf_mpi_desc {
  * MPI_Finalize. */
 extern zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
 
-enum { ZF_NCCL_ID_BYTES = 384 };
+enum { ZF_NCCL_ID_BYTES = 512 };
 
 /* Ranks with a GPU each, in processes or in threads, by NCCL: zeroflow_nccl.c, linked with
  * zeroflow_cuda.cu. How they find one another is one of `host`, `file` and `id`. */

@@ -9,10 +9,10 @@
 # second call goes on with what is there.
 #
 # From the environment: DICTIONARY, what bench/dictionary.sh has left; RANK (32) of adapters;
-# SFT_STEPS (1500), REWARD_STEPS (4000), PPO_STEPS (360), ROWS of a step (64), DPO_STEPS (300), DPO_RATE
-# (2e-4), BETA (0.1);
-# WORDS (all) of the dictionary, HELD (all) of those held out, BYTES (90) of the longest answer, EACH
-# (4) pairs of a word; PRECISION of training (bf16 where the processor multiplies it, else f32); WORK
+# SFT_STEPS (800), REWARD_STEPS (8000), PPO_STEPS (500), ROWS of its step (128), DPO_STEPS (2400),
+# DPO_RATE (2e-4), BETA (0.5),
+# WORDS (all) of the dictionary, HELD (all) of those held out, BYTES (60) of the longest answer, EACH
+# (6) pairs of a word; PRECISION of training (bf16 where the processor multiplies it, else f32); WORK
 # (build/learning), THREADS, LLM (build/llm).
 set -eu
 export LC_ALL=C
@@ -33,20 +33,20 @@ touch "$at/kept"
 
 # short FILE N: the first N lines whose answers have at most BYTES.
 short() {
-    awk -F '"' -v most="$2" -v bytes="${BYTES:-90}" 'length($8) <= bytes && n++ < most' "$1"
+    awk -F '"' -v most="$2" -v bytes="${BYTES:-60}" 'length($8) <= bytes && n++ < most' "$1"
 }
 
 # The data: pairs of the words that the steps share, and the held-out words as pairs and questions.
 if [ ! -s "$at/held.jsonl" ]; then
     short "$dictionary/tune.jsonl" "${WORDS:-1000000}" |
-        awk -f $here/pairs.awk -v seed="$seed" -v each="${EACH:-4}" > "$at/pairs.jsonl"
+        awk -f $here/pairs.awk -v seed="$seed" -v each="${EACH:-6}" > "$at/pairs.jsonl"
     short "$dictionary/held.jsonl" "${HELD:-1000000}" > "$at/held.jsonl.part"
     awk -f $here/pairs.awk -v seed="$seed" "$at/held.jsonl.part" > "$at/held.pairs.jsonl"
     awk -F '"' '{ print $4 }' "$at/held.jsonl.part" > "$at/questions"
     mv "$at/held.jsonl.part" "$at/held.jsonl"
 fi
 held=$(wc -l < "$at/held.jsonl")
-rows=${ROWS:-64}
+rows=${ROWS:-128}
 
 # score OF FILE: scores of a file's answers by the reward model, one a line, in OF.
 score() {
@@ -106,21 +106,21 @@ three_steps() {
     awk -F '"' '{ print $4 $8 }' "$dictionary/tune.jsonl" | head -n 20000 | sed 's/$/\n/' > "$at/text"
     $llm rlhf --model "$dictionary/base" --data "$at/pairs.jsonl" --save "$at/rlhf" --seed "$seed" \
         --seq $most --precision "$precision" --threads "$threads" --quiet --save-every 100 \
-        --lora r="$rank" \
-        --sft "--steps ${SFT_STEPS:-1500} --lr 1e-3 --batch 16" \
-        --reward "--steps ${REWARD_STEPS:-4000} --lr 1e-3 --batch 16" \
-        --ppo "--steps ${PPO_STEPS:-360} --lr 4e-4 --critic-lr 5e-4 --critic-warmup 4 --batch $rows
-            --answers $((4 * rows)) --epochs 3 --tokens $tokens --kl-reward 0.2 --reward-clip 0
-            --reward 10*overlong:12
-            --ptx $at/text --ptx-rows 16 --ptx-coefficient 0.1 --log $at/ppo.steps.csv"
+        --lora r="$rank" --split 2,6,2 \
+        --sft "--steps ${SFT_STEPS:-800} --lr 1e-3 --batch 16" \
+        --reward "--steps ${REWARD_STEPS:-8000} --lr 1e-3 --batch 16" \
+        --ppo "--steps ${PPO_STEPS:-500} --lr 1e-3 --critic-lr 1e-3 --critic-warmup 4 --batch $rows
+            --answers $((4 * rows)) --epochs 2 --tokens $tokens --lambda 1 --kl-reward 0.1
+            --reward-clip 0 --reward 40*overlong:6
+            --ptx $at/text --ptx-rows 16 --ptx-coefficient 0.3 --log $at/ppo.steps.csv"
 }
 
 # The log p of the reference is computed of all pairs of a file, so it has those of the steps alone.
 dpo() {
-    steps=${DPO_STEPS:-300}
-    head -n $((steps * rows / 4)) "$at/rlhf/reward.jsonl" > "$at/dpo.jsonl"
-    $llm dpo --model "$at/rlhf/sft" --data "$at/dpo.jsonl" --lora r="$rank" --beta "${BETA:-0.1}" \
-        --steps "$steps" --lr "${DPO_RATE:-2e-4}" --batch $((rows / 4)) --seq $most --seed "$seed" \
+    steps=${DPO_STEPS:-2400}
+    head -n $((steps * 16)) "$at/rlhf/reward.jsonl" > "$at/dpo.jsonl"
+    $llm dpo --model "$at/rlhf/sft" --data "$at/dpo.jsonl" --lora r="$rank" --beta "${BETA:-0.5}" \
+        --steps "$steps" --lr "${DPO_RATE:-2e-4}" --batch 16 --seq $most --seed "$seed" \
         --precision "$precision" --threads "$threads" --quiet --log "$at/dpo.steps.csv" --overwrite \
         --save "$at/dpo"
 }

@@ -17,6 +17,11 @@ gain() {
             >> "$WORK/$what-$seed/kept"
     done
 }
+# What the dictionary itself scores, with the deviations of SFT that this is above SFT.
+for seed in $seeds; do
+    echo "dictionary $(awk '{ s += $1 } END { printf "%.3f", s / NR }' \
+        "$WORK/$what-$seed/chosen.scores")" >> "$WORK/$what-$seed/kept"
+done
 # of POLICY TITLE: its rows.
 of() {
     row "$2: score of sampled answers" "$1" %.3f
@@ -37,12 +42,15 @@ of() {
     words=$(awk -F '"' '{ print $4 }' "$pairs" | sort -u | wc -l)
     echo "$(grep -ho '[0-9.]* million parameters' "$WORK/$what-$first/rlhf.out" | head -n 1);" \
         "$words words of the dictionary GCIDE, $(($(wc -l < "$pairs") / words)) pairs of each: two" \
-        "tenths of the pairs for SFT, four tenths for the reward model and DPO, and four tenths as" \
+        "tenths of the pairs for SFT, six tenths for the reward model and DPO, and two tenths as" \
         "questions for PPO. A rejected answer is the definition of another word. Figures are of $held" \
         "words that are held out of all, and of two sampled answers to each."
     echo
     head_of_rows
     row "reward model: held-out pairs whose chosen answer has the higher score" accuracy %.3f
+    row "the dictionary: score of its definitions" dictionary %.3f
+    gain dictionary
+    row "above SFT, in deviations of SFT" gain_dictionary %.2f
     of sft "SFT"
     of dpo "DPO"
     of ppo "PPO"

@@ -7,7 +7,7 @@
 # accuracies, seconds, logs and answers in WORK/sums-SEED, from which bench/rlhf.sh makes tables. A
 # second call goes on with what is there.
 #
-# From the environment: WIDTH (192), LAYERS (4), UPDATES (400), RATE (1e-4), ANSWERS (128) of an
+# From the environment: WIDTH (192), LAYERS (4), UPDATES (1000), RATE (1e-4), ANSWERS (128) of an
 # update; WORK (build/learning), THREADS, LLM (build/llm).
 set -eu
 export LC_ALL=C
@@ -16,7 +16,7 @@ seed=$1
 . bench/rlhf/kept.sh
 at=$work/sums-$seed
 width=${WIDTH:-192}
-updates=${UPDATES:-400}
+updates=${UPDATES:-1000}
 half=0.45
 mkdir -p "$at/tokens"
 touch "$at/kept"

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 enum {
-    ZFI_PROCESS_CHANNELS = 4, /* queues of transfers, as of threads (ZFI_CHANNELS) */
+    ZFI_PROCESS_CHANNELS = 4, /* queues of transfers, as many as ranks that are threads have */
     ZFI_SMALL_SUM = 16 << 10 /* bytes up to which all_reduce sends its operand whole */
 };
 

@@ -550,8 +550,8 @@ static void wrong_arguments(void)
         const char *text;
     } wrong[] = {
         {{.op = ZF_OP_add}, "a communicator was called with no collective"},
-        {{.op = ZF_OP_all_gather, .node = 3, .channel = 3},
-         "all_gather %3: channel 3; it must be 0 to 2"},
+        {{.op = ZF_OP_all_gather, .node = 3, .channel = 4},
+         "all_gather %3: channel 4; it must be 0 to 3"},
         {{.op = ZF_OP_all_gather, .node = 3, .dtype = (zf_dtype)99},
          "all_gather %3: 99 is no dtype"},
         {{.op = ZF_OP_all_gather, .node = 3, .count = -1}, "all_gather %3: count is -1"},

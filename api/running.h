@@ -124,17 +124,17 @@ typedef struct zf_nccl_desc {
      * in an order that may change from run to run, and 16-bit sums round at each addition. Other
      * calls, and reductions that add to `out`, do not change */
     bool fast;
-    /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
+    /* Device memory that sums pass through in pieces, for each of four channels; 0: 32 MiB. The
      * same on all ranks, like `fast` */
     size_t staging_bytes;
-    /* Maximum blocks of NCCL's kernels on each of the three channels, a power of two; a block
+    /* Maximum blocks of NCCL's kernels on each of the four channels, a power of two; a block
      * occupies a multiprocessor. 0: 16, or fewer, so that all channels together occupy at most half
      * of the device: NCCL guarantees progress only if their kernels can run at the same time. The
      * same on all ranks.
      *
      * NCCL's device memory grows with it: zf_comm.memory, measured when ranks are connected, of
-     * which 3 (staging_bytes + 2 MiB) are for staging. For NCCL 2.28, without its environment
-     * variables and without NVLS, the rest is at most about 3 * ctas * world * 12 MiB: for each
+     * which 4 (staging_bytes + 2 MiB) are for staging. For NCCL 2.28, without its environment
+     * variables and without NVLS, the rest is at most about 4 * ctas * world * 12 MiB: for each
      * block and channel a connection in the ring and one to each other rank, of 4 MiB
      * (NCCL_BUFFSIZE), 4.7 MiB (NCCL_LL128_BUFFSIZE) and 0.5 MiB (NCCL_LL_BUFFSIZE), in whole pages
      * of 2 MiB. `fast` may open more connections later */

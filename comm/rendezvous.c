@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 enum {
-    ZFI_IDS_BYTES = 384,
+    ZFI_IDS_BYTES = 512,
     ZFI_MEET_GUESTS = 64, /* connections that have not said yet which rank they are */
     ZFI_MEET_NOTES = 64   /* read of one connection at a time */
 };

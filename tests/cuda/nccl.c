@@ -836,7 +836,7 @@ TEST_ONCE(nccl_faults_of_groups)
 #ifdef EMULATION
 static void memory_body(member *m)
 {
-    const size_t bytes = 3 * ((8192 + (2 << 20)) + (size_t)EMULATION_NCCL_BYTES);
+    const size_t bytes = 4 * ((8192 + (2 << 20)) + (size_t)EMULATION_NCCL_BYTES);
     if (m->comm->memory != bytes)
         snprintf(m->said, sizeof m->said, "it has %zu bytes, not %zu", m->comm->memory, bytes);
 }
@@ -852,7 +852,7 @@ TEST_ONCE(nccl_takes_of_the_device)
     d.port = free_port(), d.ctas = 2, d.deadline_seconds = 20;
     set_members(members, world, &d, memory_body, NULL);
     all_fail(t, members, ZF_ERR_ARGUMENT,
-             "zf_nccl_comm: ctas is 2; those of 3 channels must fit on the 2 multiprocessors of "
+             "zf_nccl_comm: ctas is 2; those of 4 channels must fit on the 2 multiprocessors of "
              "device ",
              " gave up: ");
 }
@@ -870,7 +870,7 @@ TEST_ONCE(nccl_errors_of_libraries)
          "zf_nccl_comm: NCCL: unhandled system error"},
         {"ncclCommGetAsyncError", 0, ncclRemoteError, ZF_ERR_COMM,
          "zf_nccl_comm: NCCL: remote process exited or there was a network error"},
-        {"ncclAllGather", 9, ncclInternalError, ZF_ERR_COMM, "all_reduce %7: NCCL: internal error"},
+        {"ncclAllGather", 12, ncclInternalError, ZF_ERR_COMM, "all_reduce %7: NCCL: internal error"},
         {"cudaMalloc", 4, cudaErrorMemoryAllocation, ZF_ERR_NOMEM,
          "zf_nccl_comm: memory and streams of the device: "},
         {"launch", 0, cudaErrorLaunchFailure, ZF_ERR_BACKEND, "all_reduce %7: zf_cuda_add_ranks: "},

@@ -297,7 +297,8 @@ static const char *const zfi_queue_names[ZFI_QUEUES] = {
  * them. */
 enum { ZFI_CHANNELS = ZFI_QUEUE_PIPE + 1 };
 
-/* Sections of the micro section of a step of stages, beside those of its tasks: what follows them. */
+/* Sections of the micro section of a step of stages: one for each kind of task, then what follows
+ * all tasks. */
 enum { ZFI_TASK_OUTPUTS = ZFI_TASK_KINDS, ZFI_SECTIONS };
 static const char *const zfi_section_names[ZFI_SECTIONS] = {"forward", "backward", "weights",
                                                             "outputs"};

@@ -12,7 +12,7 @@
  *
  * Bounds are data, ascending, as expert_rows (experts.c) saves them. Rows of no expert give 0, and
  * an expert without rows has the product 0. Sums are those of matmul: in f32 and rounded once, of a
- * row alone, whatever rows its expert has beside it. The reference sums in double. */
+ * row alone, whatever other rows its expert has. The reference sums in double. */
 
 static zf_status zfi_infer_grouped(zfi_infer *c, int64_t experts)
 {

@@ -27,29 +27,12 @@ static zf_tensor build(zf_graph *g)
     return zf_graph_find(g, "loss");
 }
 
-static void feed(const rank_run *r, int micro)
-{
-    unsigned char bytes[8 * 512];
-    zf_node node;
-    for (int32_t k = 0; zf_graph_node(r->graph, k, &node); k++) {
-        const int64_t count = zf_shape_count(node.shape);
-        if (node.op != ZF_OP_input) continue;
-        for (int64_t i = 0; i < count; i++) {
-            const double x = element(node.name, i, micro, 0);
-            if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
-            else ((float *)(void *)bytes)[i] = (float)x;
-        }
-        zf_write(r->program, zf_graph_find(r->graph, node.name), bytes,
-                 (size_t)count * zf_dtype_size(node.dtype));
-    }
-}
-
 static void *run_rank(void *object)
 {
     rank_run *r = object;
     zf_status status = ZF_OK;
     for (int k = 0; k < MICRO && !status; k++) {
-        feed(r, k);
+        feed(r->graph, r->program, k, 0);
         status = k + 1 < MICRO ? zf_micro(r->program) : zf_step(r->program);
     }
     if (status) snprintf(r->said, sizeof r->said, "%.250s", zf_program_error(r->program));

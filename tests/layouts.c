@@ -46,24 +46,6 @@ static char *model_text(void)
     return text;
 }
 
-static void feed(member *m, int64_t part, int step)
-{
-    unsigned char bytes[8 * 64];
-    zf_node node;
-    for (int32_t k = 0; zf_graph_node(m->graph, k, &node); k++) {
-        const int64_t count = zf_shape_count(node.shape);
-        if (node.op != ZF_OP_input) continue;
-        for (int64_t i = 0; i < count; i++) {
-            const double x = element(node.name, i, part, step);
-            if (node.dtype == ZF_U8) bytes[i] = (unsigned char)x;
-            else if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
-            else ((float *)(void *)bytes)[i] = (float)x;
-        }
-        zf_write(m->program, zf_graph_find(m->graph, node.name), bytes,
-                 (size_t)count * zf_dtype_size(node.dtype));
-    }
-}
-
 static struct {
     const char *load, *save; /* NULL: not */
     int first, count;        /* steps */
@@ -77,7 +59,7 @@ static void *run_rank(void *object)
     if (task.load && zf_load(store, task.load, NULL)) return NULL;
     for (int step = task.first; step < task.first + task.count; step++)
         for (int k = 0; k < parts; k++) {
-            feed(m, k * now->data + data, step);
+            feed(m->graph, m->program, k * now->data + data, step);
             if (k + 1 < parts ? zf_micro(m->program) : zf_step(m->program)) return NULL;
         }
     if (task.save) zf_save(store, task.save, NULL);

@@ -6,7 +6,7 @@
 #else
 #define _DARWIN_C_SOURCE
 #endif
-#include "test.h"
+#include "checkpoint_files.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -200,39 +200,10 @@ static bool same_image(model *a, model *b)
 
 /* ---------------------------------------------------------------------------------------- files */
 
-enum { TEXT = 1 << 16 };
-
-/* "PATH/NAME"; it lives until the eighth call after this one. */
-static const char *join(const char *path, const char *name)
-{
-    static char paths[8][512];
-    static unsigned turn;
-    char *out = paths[turn++ % 8];
-    snprintf(out, sizeof paths[0], "%s%s%s", path, *name == '.' ? "" : "/", name);
-    return out;
-}
-
 static bool exists(const char *path, const char *name)
 {
     struct stat about;
     return stat(join(path, name), &about) == 0;
-}
-
-/* The bytes of a file, terminated; -1 when it cannot be read. */
-static long get_file(const char *path, const char *name, char out[TEXT])
-{
-    FILE *file = fopen(join(path, name), "rb");
-    long bytes = file ? (long)fread(out, 1, TEXT - 1, file) : -1;
-    if (file) fclose(file);
-    if (bytes >= 0) out[bytes] = '\0';
-    return bytes;
-}
-
-static bool put_file(const char *path, const char *name, const char *data, long bytes)
-{
-    FILE *file = fopen(join(path, name), "wb");
-    bool good = file && fwrite(data, 1, (size_t)bytes, file) == (size_t)bytes;
-    return file && fclose(file) == 0 && good;
 }
 
 /* How many files a checkpoint has whose names begin with `start`. */
@@ -258,17 +229,6 @@ static void remove_all(const char *path)
 static bool no_debris(const char *path)
 {
     return !exists(path, ".zf-new") && !exists(path, ".zf-old");
-}
-
-/* One bit at a time: the definition, not what the library does. */
-static uint32_t crc32c(const char *data, long bytes)
-{
-    uint32_t crc = ~0u;
-    for (long i = 0; i < bytes; i++) {
-        crc ^= (unsigned char)data[i];
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
-    }
-    return ~crc;
 }
 
 static bool put_sum(char *digits, uint32_t crc)

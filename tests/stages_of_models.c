@@ -41,24 +41,6 @@ typedef struct member {
     zf_program *program;
 } member;
 
-static void feed(const member *m, int64_t part, int step)
-{
-    unsigned char bytes[8 * 512];
-    zf_node node;
-    for (int32_t k = 0; zf_graph_node(m->graph, k, &node); k++) {
-        const int64_t count = zf_shape_count(node.shape);
-        if (node.op != ZF_OP_input) continue;
-        for (int64_t i = 0; i < count; i++) {
-            const double x = element(node.name, i, part, step);
-            if (node.dtype == ZF_U8) bytes[i] = (unsigned char)x;
-            else if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
-            else ((float *)(void *)bytes)[i] = (float)x;
-        }
-        zf_write(m->program, zf_graph_find(m->graph, node.name), bytes,
-                 (size_t)count * zf_dtype_size(node.dtype));
-    }
-}
-
 /* How a step is made, on so many ranks along pipe. */
 typedef struct made {
     kind of;
@@ -81,7 +63,7 @@ static void *run_rank(void *object)
     zf_status status = ZF_OK;
     for (int step = 0; step < STEPS && !status; step++) {
         for (int k = 0; k < r->how->micro && !status; k++) {
-            feed(&r->m, k, step);
+            feed(r->m.graph, r->m.program, k, step);
             status = k + 1 < r->how->micro ? zf_micro(r->m.program) : zf_step(r->m.program);
         }
         for (int k = 0; k < (r->how->t.tensor ? 1 : 2) && !status; k++)

@@ -83,7 +83,7 @@ static bool is_word(const char *input)
     return !strcmp(input, "input_ids") || !strcmp(input, "labels");
 }
 
-static void feed(test *t, member *m, int64_t part, int step)
+static void feed_rank(test *t, member *m, int64_t part, int step)
 {
     static unsigned char bytes[8 * 4096];
     zf_node node;
@@ -146,7 +146,7 @@ static void take_steps(test *t, team *m, const layout *l, int first, int count)
     const int32_t parts = parts_of(l);
     for (int n = 0; n < count * parts && !t->failed; n++) {
         for (int r = 0; r < m->world && !t->failed; r++)
-            feed(t, &m->members[r], n % parts * l->data + r / sharing(l), first + n / parts);
+            feed_rank(t, &m->members[r], n % parts * l->data + r / sharing(l), first + n / parts);
         run_part(t, m, n % parts == parts - 1);
     }
 }

@@ -194,6 +194,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/squares.c"
 #include "ops/collective.c"
 #include "ops/part.c"
+#include "ops/repeat.c"
 #include "ops/scaler.c"
 #include "ops/quantize_block.c"
 #include "ops/quantize.c"

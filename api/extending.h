@@ -118,6 +118,10 @@
     X(concat, 1, ZF_MAX_OPERANDS, A(concat, axis, i))                                              \
     X(broadcast, 1, 1, A(broadcast, shape, l))                                                     \
     X(sum_to, 1, 1, A(sum_to, shape, l))                                                           \
+    X(repeat, 1, 1, A(repeat, heads, i) A(repeat, copies, i)                                       \
+      A(repeat, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies)))             \
+    X(repeat_grad, 1, 1, A(repeat_grad, heads, i) A(repeat_grad, copies, i)                        \
+      A(repeat_grad, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies)))        \
     /* products */                                                                                 \
     X(matmul, 2, 3, A(matmul, transpose_a, b) A(matmul, transpose_b, b) A(matmul, sections, i)     \
       A(matmul, wide, b))                                                                          \
@@ -155,7 +159,7 @@
       A(gather_rows, first, i) A(gather_rows, of, i) B(gather_rows, BINARY))                       \
     X(scatter_rows, 2, 2, A(scatter_rows, rows, i) A(scatter_rows, padded, b)                      \
       A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i)                 \
-      A(scatter_rows, over, e(all|node|local|data|tensor|context|expert|pipe)))                    \
+      A(scatter_rows, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies)))       \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3|yarn)) \
@@ -228,24 +232,27 @@
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i)                                                    \
-      A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
+      A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
       A(all_gather, dim, i))                                                                       \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
-      A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe))                   \
+      A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))      \
       A(reduce_scatter, order, e(ranks|tree))                                                      \
       A(reduce_scatter, dim, i))                                                                   \
     X(all_reduce, 1, 2, A(all_reduce, world, i)                                                    \
-      A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
+      A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
       A(all_reduce, order, e(ranks|tree)))                                                         \
     X(all_to_all, 1, 1, A(all_to_all, world, i)                                                    \
-      A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
+      A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
       A(all_to_all, dim, i) A(all_to_all, from, i))                                                \
     X(part, 1, 1, A(part, world, i)                                                                \
-      A(part, over, e(all|node|local|data|tensor|context|expert|pipe)) A(part, dim, i))            \
+      A(part, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))                \
+      A(part, dim, i))                                                                             \
     X(bcast, 1, 1, A(bcast, world, i)                                                              \
-      A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe)) A(bcast, root, i))         \
+      A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))               \
+      A(bcast, root, i))                                                                           \
     X(send, 1, 1, A(send, world, i)                                                                \
-      A(send, over, e(all|node|local|data|tensor|context|expert|pipe)) A(send, from, i)            \
+      A(send, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))                \
+      A(send, from, i)                                                                             \
       A(send, to, i))                                                                              \
     X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
       A(quantize_feedback, scale, d) A(quantize_feedback, beta, f)                                 \

@@ -379,6 +379,10 @@ typedef enum zf_over {
     ZF_OVER_CONTEXT,
     ZF_OVER_EXPERT,
     ZF_OVER_PIPE,
+    /* The axis tensor in two: ranks that have other key-value heads, and those that have copies of
+     * one, where there are more ranks than key-value heads */
+    ZF_OVER_GROUP,
+    ZF_OVER_COPIES,
     ZF_OVERS
 } zf_over;
 

@@ -18,7 +18,12 @@
  *                      |     3   4   5
  *
  * Then collectives name their axis, data as well. Ranks that differ in another axis alone have the
- * same part of the batch, and the same shards. */
+ * same part of the batch, and the same shards.
+ *
+ * The axis tensor may have two parts, for heads of keys of which there are fewer than ranks:
+ *
+ *     mesh tensor=2x3       copies ->       a group over copies: 0 1 2, which have the same heads of
+ *                    group   0   1   2      keys; one over group: 0 3; one over tensor: all */
 
 /* Sets of axes, over which a sum has been made or a value is sharded. */
 enum { ZFI_AXIS_NODE = 1, ZFI_AXIS_LOCAL = 2, ZFI_AXES = 3 };
@@ -26,7 +31,8 @@ enum { ZFI_AXIS_NODE = 1, ZFI_AXIS_LOCAL = 2, ZFI_AXES = 3 };
 enum { ZFI_OTHER_AXES = ZF_OVERS - ZF_OVER_TENSOR, ZFI_MESH_TEXT = 100 };
 
 static const char *const zfi_axis_names[ZF_OVERS] = {"all",    "node",    "local",  "data",
-                                                     "tensor", "context", "expert", "pipe"};
+                                                     "tensor", "context", "expert", "pipe",
+                                                     "group",  "copies"};
 
 /* An axis besides data. */
 typedef struct zfi_other_axis {
@@ -38,6 +44,7 @@ typedef struct zfi_other_axes {
     zfi_other_axis axis[ZFI_OTHER_AXES]; /* the slowest first */
     int32_t count;
     int32_t slower; /* how many of them are slower than data */
+    int32_t groups; /* of the ranks along tensor; 0: it has no parts */
 } zfi_other_axes;
 
 typedef struct zfi_mesh {
@@ -76,10 +83,22 @@ static int32_t zfi_axis_at(const zfi_other_axes *axes, int64_t over)
     return -1;
 }
 
+/* It is a part of the axis tensor. */
+static bool zfi_is_part_of_tensor(int64_t over) { return over > ZF_OVER_PIPE; }
+
+/* The same of the axis that it is, or is a part of. */
+static int32_t zfi_axis_with(const zfi_other_axes *axes, int64_t over)
+{
+    return zfi_axis_at(axes, zfi_is_part_of_tensor(over) ? ZF_OVER_TENSOR : over);
+}
+
 /* The number of ranks in a group; 0: there is no such axis. */
 static int32_t zfi_mesh_size(zfi_mesh m, int64_t over)
 {
-    const int32_t k = zfi_axis_at(&m.axes, over);
+    const int32_t k = zfi_axis_with(&m.axes, over);
+    if (zfi_is_part_of_tensor(over) && (k < 0 || !m.axes.groups)) return 0;
+    if (over == ZF_OVER_GROUP) return m.axes.groups;
+    if (over == ZF_OVER_COPIES) return m.axes.axis[k].ranks / m.axes.groups;
     if (zfi_is_other_axis(over)) return k < 0 ? 0 : m.axes.axis[k].ranks;
     if (over == ZF_OVER_NODE) return m.nodes;
     return over == ZF_OVER_LOCAL ? zfi_mesh_local(m) : m.world;
@@ -102,9 +121,10 @@ static int32_t zfi_mesh_ranks(zfi_mesh m)
 /* How far neighbours along an axis are from one another. */
 static int32_t zfi_mesh_stride(zfi_mesh m, int64_t over)
 {
-    const int32_t k = zfi_axis_at(&m.axes, over);
+    const int32_t k = zfi_axis_with(&m.axes, over);
     const int32_t first = k < 0 ? m.axes.slower : k + 1;
-    const int32_t faster = zfi_axes_product(&m.axes, first, m.axes.count);
+    const int32_t inner = over == ZF_OVER_GROUP ? zfi_mesh_size(m, ZF_OVER_COPIES) : 1;
+    const int32_t faster = inner * zfi_axes_product(&m.axes, first, m.axes.count);
     if (k >= 0) return k < m.axes.slower ? faster * m.world : faster;
     return over == ZF_OVER_NODE ? faster * zfi_mesh_local(m) : faster;
 }
@@ -135,7 +155,7 @@ static zf_group zfi_mesh_group(zfi_mesh m, int64_t over, int32_t rank)
 /* For one rank of a group, how many others of it are in other nodes. */
 static int32_t zfi_mesh_far(zfi_mesh m, int64_t over)
 {
-    const int32_t k = zfi_axis_at(&m.axes, over);
+    const int32_t k = zfi_axis_with(&m.axes, over);
     if (zfi_is_other_axis(over))
         return m.nodes > 1 && k < m.axes.slower ? zfi_mesh_size(m, over) - 1 : 0;
     return zfi_mesh_size(m, over) - (over == ZF_OVER_NODE ? 1 : zfi_mesh_local(m));
@@ -150,18 +170,29 @@ static int32_t zfi_mesh_shard(zfi_mesh m, int64_t shards, int32_t rank)
     return place % local * m.nodes + place / local;
 }
 
+/* "4", or of an axis that has parts "2x2": groups of copies. */
+static const char *zfi_axis_text(char text[24], const zfi_other_axes *axes, int32_t k)
+{
+    const int32_t ranks = axes->axis[k].ranks, groups = axes->groups;
+    if (axes->axis[k].over == ZF_OVER_TENSOR && groups)
+        snprintf(text, 24, "%dx%d", (int)groups, (int)(ranks / groups));
+    else snprintf(text, 24, "%d", (int)ranks);
+    return text;
+}
+
 /* "data=2 tensor=2", the slowest axis first. */
 static const char *zfi_mesh_text(char text[ZFI_MESH_TEXT], zfi_mesh m)
 {
     int at = 0;
+    char ranks[24];
     for (int32_t k = 0; k <= m.axes.count; k++) {
         const zfi_other_axis *axis = &m.axes.axis[k];
         if (k == m.axes.slower && (m.world > 1 || !m.axes.count))
             at += snprintf(text + at, (size_t)(ZFI_MESH_TEXT - at), "%sdata=%d", at ? " " : "",
                            (int)m.world);
         if (k < m.axes.count)
-            at += snprintf(text + at, (size_t)(ZFI_MESH_TEXT - at), "%s%s=%d", at ? " " : "",
-                           zfi_axis_names[axis->over], (int)axis->ranks);
+            at += snprintf(text + at, (size_t)(ZFI_MESH_TEXT - at), "%s%s=%s", at ? " " : "",
+                           zfi_axis_names[axis->over], zfi_axis_text(ranks, &m.axes, k));
     }
     return text;
 }

@@ -100,6 +100,13 @@ typedef enum zfi_drawing {
     ZFI_DRAWS_AS_FIRST   /* or of operand 0 */
 } zfi_drawing;
 
+/* The last dimension of operand 0 and of the result is heads; one has each head several times. */
+typedef enum zfi_head_copies {
+    ZFI_COPIES_NONE,
+    ZFI_COPIES_MADE, /* the result has copies of the operand's heads */
+    ZFI_COPIES_ADDED /* the operand has copies of the result's heads, which are added */
+} zfi_head_copies;
+
 /* In which operands an operator is linear, the others being as they are. */
 typedef enum zfi_linear {
     ZFI_LINEAR_AS_PARTS, /* as zfi_record.parts says */
@@ -214,6 +221,7 @@ typedef struct zfi_record {
      * its traits */
     const char *cuts;
     void (*cut)(const zf_graph *, const zfi_node *, struct zfi_cut_text *);
+    zfi_head_copies copies; /* of heads, the attributes heads, copies and over */
     zfi_drawing draws; /* whether a node that draws random numbers may be cut */
     const zf_operator *own; /* the definition of a program's own operator; else NULL */
 } zfi_record;

@@ -24,6 +24,8 @@
  *     what is cut; all_reduce takes addends and gives what is equal; all_to_all takes what is cut
  *     at `from` and gives what is cut at `dim`
  *   - a send takes what is equal or differs, and gives the same
+ *   - copies of heads that ranks have together (repeat with `over`) are cut over all of them, and
+ *     the sum of the copies is an addend over these
  *   - what is made of a value that differs, differs
  *   - an update, and the gradient of a parameter, have the type of the parameter: what is equal is
  *     updated equally. What else an update reads is equal
@@ -55,6 +57,14 @@ static void zfi_spread_fail(zfi_spreading *c, const char *format, ...)
 }
 
 static uint8_t zfi_axis_bit(int64_t over) { return (uint8_t)(1u << (over - ZF_OVER_TENSOR)); }
+
+/* The set, with the axis tensor for its parts, and these for it. */
+static uint8_t zfi_axes_met(uint8_t axes)
+{
+    const uint8_t whole = zfi_axis_bit(ZF_OVER_TENSOR),
+                  parts = zfi_axis_bit(ZF_OVER_GROUP) | zfi_axis_bit(ZF_OVER_COPIES);
+    return (uint8_t)(axes | (axes & whole ? parts : 0) | (axes & parts ? whole : 0));
+}
 
 /* The name of the first axis of a set. */
 static const char *zfi_axis_in(uint8_t axes)
@@ -431,9 +441,9 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
         if (cuts.flat[value][0]) c->out.differs |= axes;
         else if (zfi_cut_sums(&cuts, l, value)) c->out.sum |= axes;
         if (cuts.letter[l].first >= 0) c->owned |= axes;
-        if (seen & axes)
+        if (zfi_axes_met(seen) & axes)
             zfi_spread_fail(c, "it is cut over %s along two dimensions, or a sum as well",
-                            zfi_axis_in(seen & axes));
+                            zfi_axis_in(zfi_axes_met(seen) & axes));
         seen |= axes;
         for (int32_t d = 0; d < ZF_MAX_RANK; d++)
             if (axes && !cuts.flat[value][0] && cuts.given[value] && cuts.at[value][d] == l)
@@ -558,6 +568,32 @@ static void zfi_spread_collective(zfi_spreading *c)
     if (node->op == ZF_OP_all_to_all && !exchanges) c->out.differs |= axis;
 }
 
+/* A dimension in which ranks along `over` have the same becomes one in which each has its own. */
+static uint16_t zfi_axes_with_copies(uint16_t list, int64_t over)
+{
+    if (over != ZF_OVER_COPIES) return zfi_axes_add(list, over);
+    return zfi_axes_add(zfi_axes_less(list, zfi_axis_bit(ZF_OVER_GROUP)), ZF_OVER_TENSOR);
+}
+
+/* Heads of which ranks along the node's axis have other copies. */
+static void zfi_spread_copies(zfi_spreading *c)
+{
+    const zfi_node *node = c->node;
+    const zfi_spread *x = zfi_spread_arg(c, 0);
+    const int64_t over = ZF_INT(node, repeat, over);
+    const int32_t d = node->shape.rank - 1;
+    const bool adds = c->graph->records[node->op]->copies == ZFI_COPIES_ADDED;
+    const uint16_t heads = over == ZF_OVER_COPIES ? zfi_axes_add(0, ZF_OVER_GROUP) : 0,
+                   copies = zfi_axes_with_copies(heads, over);
+    c->out = *x;
+    if (x->sum & zfi_axes_met(zfi_axis_bit(over))) zfi_spread_open_sum(c, node->args[0], x->sum);
+    else if (x->at[d] != (adds ? copies : heads) || x->run[d] || x->section[d].of)
+        zfi_spread_fail(c, "the heads of %%%d are not cut as those of copies over %s are",
+                        (int)node->args[0], zfi_axis_names[over]);
+    c->out.at[d] = adds ? heads : copies;
+    if (adds) c->out.sum |= zfi_axis_bit(over);
+}
+
 /* A rank's part of what is equal on all. */
 static void zfi_spread_part(zfi_spreading *c)
 {
@@ -567,7 +603,7 @@ static void zfi_spread_part(zfi_spreading *c)
     const uint8_t axis = zfi_axis_bit(over);
     c->out = *x;
     if (x->sum & axis) zfi_spread_open_sum(c, node->args[0], axis);
-    else if ((zfi_spread_cut(x) | x->differs) & axis)
+    else if (zfi_axes_met(zfi_spread_cut(x) | x->differs) & axis)
         zfi_spread_fail(c, "%%%d is not equal along %s: a rank has a part of it already",
                         (int)node->args[0], zfi_axis_names[over]);
     else if (x->run[dim])
@@ -768,6 +804,7 @@ static void zfi_spread_of_node(zfi_spreading *c)
     else if (traits & ZF_OP_LEAF) zfi_spread_leaf(c);
     else if (traits & ZF_OP_COLLECTIVE) zfi_spread_collective(c);
     else if (node->op == ZF_OP_part) zfi_spread_part(c);
+    else if (g->records[node->op]->copies && ZF_INT(node, repeat, over)) zfi_spread_copies(c);
     else if (node->op == ZF_OP_view) zfi_spread_view(c);
     else if (node->op == ZF_OP_squares && ZF_LIST(node, squares, blocks).count)
         zfi_spread_squares(c);
@@ -801,7 +838,7 @@ static bool zfi_spread_find(const zf_graph *g, int32_t id, zfi_spread *out,
     *out = c.out;
     if (!g->axes.count && !used && !over) return true;
     for (int axis = ZF_OVER_TENSOR; axis < ZF_OVERS; axis++)
-        if ((used & zfi_axis_bit(axis) || over == axis) && zfi_axis_at(&g->axes, axis) < 0)
+        if ((used & zfi_axis_bit(axis) || over == axis) && !zfi_mesh_size(zfi_mesh_of(g), axis))
             zfi_spread_fail(&c, "the ranks have no axis %s: the line mesh must name it",
                             zfi_axis_names[axis]);
     if (!*c.why) zfi_spread_of_node(&c);

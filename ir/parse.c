@@ -126,8 +126,9 @@ static int32_t zfi_parse_axis_after(zfi_parser *p, char mark, uint8_t *seen)
     p->at++;
     over = zfi_parse_axis_name(p, ZF_OVER_TENSOR, &word, &length);
     if (over == ZF_OVERS)
-        zfi_parse_fail(p, "after %c comes one of the axes tensor, context, expert, pipe", mark);
-    else if (*seen & zfi_axis_bit(over))
+        zfi_parse_fail(p, "after %c comes one of the axes tensor, context, expert, pipe, group, "
+                          "copies", mark);
+    else if (zfi_axes_met(*seen) & zfi_axis_bit(over))
         zfi_parse_fail(p, "the type has the axis %s twice", zfi_axis_names[over]);
     else {
         *seen |= zfi_axis_bit(over);
@@ -334,7 +335,20 @@ static bool zfi_parse_role(zfi_parser *p, zfi_new *n)
     return true;
 }
 
-/* "data=4", "tensor=2": the axis, which is given once. */
+/* "2" of "tensor=4x2": the ranks of each of so many groups. */
+static bool zfi_parse_copies(zfi_parser *p, int64_t *ranks, int64_t all)
+{
+    int64_t copies;
+    if (!zfi_integer(p, &copies)) return false;
+    if (copies < 2 || copies > INT32_MAX / all / *ranks)
+        return zfi_parse_fail(p, "a group has 2 ranks or more, and a mesh at most %d",
+                              (int)INT32_MAX);
+    p->graph->axes.groups = (int32_t)*ranks;
+    *ranks *= copies;
+    return true;
+}
+
+/* "data=4", "tensor=2", "tensor=2x2": the axis, which is given once. */
 static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
 {
     zfi_other_axes *axes = &p->graph->axes;
@@ -342,7 +356,7 @@ static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
     int length;
     const char *word;
     const int32_t over = zfi_parse_axis_name(p, ZF_OVER_DATA, &word, &length);
-    if (over == ZF_OVERS)
+    if (over == ZF_OVERS || zfi_is_part_of_tensor(over))
         return zfi_parse_fail(p, "'%.*s' is none of the axes data, tensor, context, expert, pipe",
                               length < 40 ? length : 40, word);
     if (over == ZF_OVER_DATA ? p->data : zfi_axis_at(axes, over) >= 0)
@@ -351,6 +365,8 @@ static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
     if (ranks < 2 || ranks > INT32_MAX / *all)
         return zfi_parse_fail(p, "an axis has 2 ranks or more, and a mesh at most %d",
                               (int)INT32_MAX);
+    if (over == ZF_OVER_TENSOR && zfi_take(p, "x") && !zfi_parse_copies(p, &ranks, *all))
+        return false;
     *all *= ranks;
     if (over == ZF_OVER_DATA) p->data = ranks, axes->slower = axes->count;
     else axes->axis[axes->count++] = (zfi_other_axis){over, (int32_t)ranks};

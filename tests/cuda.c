@@ -379,10 +379,11 @@ stop:
     session_close(s);
 }
 
-/* Operators that have no kernel on CUDA yet (ops/head_part.c): zf_compile refuses them. */
+/* Operators that have no kernel on CUDA yet (ops/head_part.c, ops/repeat.c): zf_compile refuses them. */
 static bool is_of_cpu_alone(const op_case *c)
 {
-    return !strncmp(c->row, "head_part", 9) || !strncmp(c->row, "head_join", 9);
+    return !strncmp(c->row, "head_part", 9) || !strncmp(c->row, "head_join", 9) ||
+           !strncmp(c->row, "repeat", 6);
 }
 
 static void check_refused(test *t, session *s, zf_backend *cuda, const op_case *c, const sizes *z)

@@ -607,6 +607,12 @@ static const op_case cases[] = {
      "chain %1, %2 {program=[12,1,0,18,0,2,13,1,0,19,3,4,20,5,1,21,6,1,22,7,1,23,8,1]} : f[2,R,N]",
      NORM, 64, 0, REFUSED},
 
+    {"repeat", "f[R,D]", "repeat %1 {heads=2 copies=1} : f[R,D]", EXACT, 0, 0, 0},
+    {"repeat", "f[R,N]", "repeat %1 {heads=1 copies=3} : f[R,W]", EXACT, 0, 0, 0},
+    {"repeat", "f[2,3,X]", "repeat %1 {heads=32 copies=2} : f[2,3,Y]", EXACT, 0, 0, 0},
+    {"repeat_grad", "f[R,W]", "repeat_grad %1 {heads=1 copies=3} : g[R,N]", TERMS, 2, 0, REFUSED},
+    {"repeat_grad", "f[2,3,Y]", "repeat_grad %1 {heads=32 copies=2} : g[2,3,X]", TERMS, 4, 0,
+     REFUSED},
     {"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 : f[R,M]", EXACT, 0, 0, NEEDS_N},
     {"gather_rows", "f[N,M] y[R,2]", "gather_rows %1, %2 : f[R,2,M]", EXACT, 0, 0, NEEDS_N},
     {"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 {first=2 of=100000} : f[R,M]", EXACT, 0, 0,

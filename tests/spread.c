@@ -252,7 +252,7 @@ TEST(spread_rules_are_checked)
         {"%5 = input \"y\" : f32[4,8@context]\n",
          "the ranks have no axis context: the line mesh must name it"},
         {"%5 = input \"y\" : f32[4,8@data]\n",
-         "after @ comes one of the axes tensor, context, expert, pipe"},
+         "after @ comes one of the axes tensor, context, expert, pipe, group, copies"},
         {"%5 = tanh %2 : f32[4,8]\n", "the operands of tanh give f32[4,8@tensor]"},
     };
     for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++)
@@ -364,4 +364,26 @@ TEST(spread_types_follow_from_operands)
     zf_graph_text(g, again, sizeof again);
     CHECK(t, strstr(again, "input \"x\" : f32[4,8@context@tensor]\n"));
     CHECK(t, strstr(again, "sum %1 {axis=1} : f32[4]+tensor+context\n"));
+}
+
+/* Groups of ranks have heads, of which each rank has copies. */
+TEST(spread_types_of_copies)
+{
+    static const char *const right =
+        "mesh tensor=2x2\n%1 = input \"k\" : f32[4,8@group]\n%2 = input \"one\" : f32[4,8]\n"
+        "%3 = repeat %1 {heads=1 copies=2 over=copies} : f32[4,16@tensor]\n"
+        "%4 = repeat_grad %3 {heads=1 copies=2 over=copies} : f32[4,8@group]+copies\n"
+        "%5 = all_reduce %4 {world=2 over=copies order=tree} : f32[4,8@group]\n"
+        "%6 = sum %5 {axis=1} : f32[4]+group\n%7 = all_reduce %6 {world=2 over=group} : f32[4]\n"
+        "%8 = repeat %2 {heads=1 copies=1 over=tensor} : f32[4,8@tensor]\n"
+        "%9 = repeat_grad %8 {heads=1 copies=1 over=tensor} : f32[4,8]+tensor\n"
+        "%10 = all_gather %3 {world=4 over=tensor dim=1} : f32[4,64]\noutput %7 \"y\"\n";
+    char again[2000];
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, right, &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    zf_graph_text(g, again, sizeof again);
+    CHECK(t, strstr(again, "mesh tensor=2x2\n"));
+    CHECK(t, strstr(again, "f32[4,8@group]+copies\n"));
 }

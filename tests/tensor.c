@@ -15,13 +15,15 @@ typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
 
 static double dropout; /* of models, */
 static int64_t words = VOCAB;
+static int64_t heads = 4, heads_of_keys = 2, width = 8; /* of Llama */
 
 static void build_llama(zf_graph *g, bool tied, int64_t batch)
 {
     llm_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 8;
+    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = heads, c.kv_heads = heads_of_keys;
+    c.width = width;
     c.intermediate = 48, c.positions = 16, c.tied = tied;
     llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
 }
@@ -175,9 +177,10 @@ static void run(test *t, team *m, const char *text, const layout *l)
 /* The number of equal groups of rows of a parameter, each of which is cut. */
 static int64_t groups_of(const char *name) { return strstr(name, "attn.c_attn") ? 3 : 1; }
 
-/* Whether part `rank` of `ranks` is that part of the whole value. */
+/* Whether what rank `rank` of `ranks` has is its part of the whole value: neighbours may have the
+ * same one. */
 static bool is_part(const unsigned char *whole, zf_shape all, const unsigned char *part,
-                    zf_shape its, size_t size, int64_t rank, int64_t groups)
+                    zf_shape its, size_t size, int64_t rank, int64_t ranks, int64_t groups)
 {
     for (int64_t i = 0; i < zf_shape_count(its); i++) {
         int64_t rest = i, step = 1, offset = 0;
@@ -185,7 +188,8 @@ static bool is_part(const unsigned char *whole, zf_shape all, const unsigned cha
             int64_t at = rest % its.dims[d];
             if (its.dims[d] != all.dims[d]) {
                 const int64_t each = its.dims[d] / groups;
-                at = at / each * (all.dims[d] / groups) + rank * each + at % each;
+                const int64_t place = rank * (all.dims[d] / its.dims[d]) / ranks;
+                at = at / each * (all.dims[d] / groups) + place * each + at % each;
             }
             offset += at * step, rest /= its.dims[d], step *= all.dims[d];
         }
@@ -242,7 +246,7 @@ static int compare_value(test *t, const zf_node *node, int32_t tensor)
             part[r].shape.dims[0] != words / tensor)
             test_fail(t, __FILE__, __LINE__, node->name, "the vocabulary is not cut");
         if (is_part(whole.bytes, whole.shape, part[r].bytes, part[r].shape,
-                    zf_dtype_size(node->dtype), r % tensor, groups_of(node->name)))
+                    zf_dtype_size(node->dtype), r % tensor, tensor, groups_of(node->name)))
             continue;
         snprintf(message, sizeof message, "%s of rank %d", node->name, r);
         test_fail(t, __FILE__, __LINE__, "not the bits of one rank", message);
@@ -409,6 +413,32 @@ TEST_ONCE(tensor_clipping)
     check_model(t, BERT, 4, 4);
 }
 
+/* More ranks than heads of keys: these have copies, and gradients are sums over them. */
+TEST_ONCE(tensor_copies_of_heads)
+{
+    how = (zf_training){.clip = 0.05};
+    check_model(t, LLAMA, 2, 4);
+    check_model(t, LLAMA, 4, 4);
+    heads = 8, width = 4;
+    how = (zf_training){.precision.dtype = ZF_BF16};
+    check_model(t, LLAMA_TIED, 4, 8);
+    check_model(t, LLAMA, 8, 8);
+    heads_of_keys = 1;
+    check_model(t, LLAMA, 2, 8);
+    check_model(t, LLAMA, 4, 4);
+    heads = 4, heads_of_keys = 2, width = 8;
+}
+
+/* The same with ranks along data, at each stage; and values that others of the group have. */
+TEST_ONCE(tensor_copies_with_zero)
+{
+    char *text = model_text(LLAMA, BATCH / 2);
+    test_defer(t, free, text);
+    how = (zf_training){.zero.micro_batches = 2, .clip = 0.05, .ema.decay = 0.9};
+    for (int stage = 0; stage <= 3 && !t->failed; stage++)
+        check_layout(t, text, &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = stage}, 20);
+}
+
 /* What reads or writes elements of parameters besides updates. */
 TEST_ONCE(tensor_states)
 {
@@ -538,6 +568,18 @@ TEST_ONCE(tensor_checkpoints)
                 &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = 3});
 }
 
+/* Each head of keys is there once, and goes to ranks of which several have it, or to one. */
+TEST_ONCE(tensor_checkpoints_of_copies)
+{
+    char *text = model_text(LLAMA, BATCH / 2);
+    test_defer(t, free, text);
+    how = (zf_training){.zero.micro_batches = 2};
+    check_saved(t, text, &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = 2},
+                &(layout){.tensor = 2, .sections = 4, .data = 2, .stage = 1});
+    check_saved(t, text, &(layout){.tensor = 2, .sections = 4, .data = 1, .stage = 3},
+                &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = 3});
+}
+
 static int left; /* values that can still be read */
 
 static zf_status reads_some(void *self, void *to, const void *from, size_t bytes, zf_copy way,
@@ -618,14 +660,28 @@ static void check_parsed(test *t, const char *text, const char *expected)
     if (!strstr(error.text, expected)) test_fail(t, __FILE__, __LINE__, expected, error.text);
 }
 
+/* Twelve heads of queries and four of keys could be cut into six, but not with the keys. */
+TEST_ONCE(tensor_refuses_copies_that_ranks_do_not_share)
+{
+    char *text;
+    heads = 12, heads_of_keys = 4, width = 6;
+    text = model_text(LLAMA, BATCH);
+    heads = 4, heads_of_keys = 2, width = 8;
+    test_defer(t, free, text);
+    how = (zf_training){.tensor = 6, .sections.tensor = 12};
+    check_refused(t, text,
+                  "has 4 key-value heads, and there are 6 ranks: one of these must divide the "
+                  "other, for all attention alike");
+}
+
 TEST_ONCE(tensor_refusals)
 {
     char *text = model_text(LLAMA, BATCH), without[2000] = "";
     test_defer(t, free, text);
-    how = (zf_training){.tensor = 4};
+    how = (zf_training){.tensor = 8};
     check_refused(t, text,
                   "zf_cut: dimension 0 of \"model.layers.0.self_attn.q_proj.weight\" may be "
-                  "cut into divisors of 2, and there are 4 ranks");
+                  "cut into divisors of 4, and there are 8 ranks");
     how = (zf_training){.tensor = 2, .sections.tensor = 3};
     check_refused(t, text, "zf_cut: 3 sections are not divided by 2 ranks");
     how = (zf_training){.tensor = 2, .sections.tensor = 64};

@@ -7,6 +7,19 @@ static bool zfi_is_chosen(zfi_parallel *c, int32_t node, int32_t d)
     return c->at[zfi_class_of(c, node, d)].chosen;
 }
 
+/* The parts into which a dimension is cut; 1: it is not. */
+static int64_t zfi_cut_parts(zfi_parallel *c, int32_t node, int32_t d)
+{
+    const zfi_cut_class *k = &c->at[zfi_class_of(c, node, d)];
+    return k->chosen ? k->parts : 1;
+}
+
+/* The axis over which so many parts are. */
+static uint8_t zfi_over_of(const zfi_parallel *c, int64_t parts)
+{
+    return parts < c->d.parts ? ZF_OVER_GROUP : ZF_OVER_TENSOR;
+}
+
 /* The value is flat, and has those of an operand that is cut. */
 static bool zfi_is_flat_and_cut(zfi_parallel *c, int32_t node)
 {
@@ -28,6 +41,15 @@ static void zfi_parallel_chain(zfi_parallel *c)
         }
 }
 
+/* Others have copies of its heads, and it is cut where these are. One head is not cut. */
+static bool zfi_has_copies(const zfi_cut_class *k) { return k->copies && k->most > 1; }
+
+/* The class is cut, or will be where its copies are. */
+static bool zfi_is_cut_or_copied(zfi_parallel *c, const zfi_cut_class *k)
+{
+    return k->chosen || (zfi_has_copies(k) && c->at[zfi_class_root(c, k->copies - 1)].chosen);
+}
+
 /* A value has a dimension of the class and one of another that is cut, or two of the class. */
 static bool zfi_parallel_meets(zfi_parallel *c, int32_t root)
 {
@@ -36,31 +58,68 @@ static bool zfi_parallel_meets(zfi_parallel *c, int32_t root)
         int32_t cut = 0;
         for (int32_t d = 0; d < c->graph->nodes[node].shape.rank; d++) {
             const int32_t its = zfi_class_of(c, node, d);
-            cut += its == root || c->at[its].chosen;
+            cut += its == root || zfi_is_cut_or_copied(c, &c->at[its]);
         }
         if (cut > 1) return true;
     }
     return false;
 }
 
+/* What keeps heads keeps their copies, and the other way round. */
+static void zfi_parallel_keep_copies(zfi_parallel *c)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t place = 0; place < c->count * ZF_MAX_RANK; place++) {
+            zfi_cut_class *few = &c->at[place], *many;
+            if (few->parent != place || !zfi_has_copies(few)) continue;
+            many = &c->at[zfi_class_root(c, few->copies - 1)];
+            if (!many->why) many->why = few->why;
+            if (!few->why) few->why = many->why;
+        }
+}
+
+/* Of heads that there are fewer of than ranks, ranks have copies. */
+static void zfi_parallel_choose_heads(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    for (int32_t place = 0; place < c->count * ZF_MAX_RANK && !g->error.status; place++) {
+        zfi_cut_class *k = &c->at[place];
+        if (k->parent != place || !zfi_has_copies(k)) continue;
+        k->chosen = c->at[zfi_class_root(c, k->copies - 1)].chosen;
+        k->parts = zfi_gcd(k->most, c->d.parts);
+        if (!k->chosen || k->parts == c->d.parts) continue;
+        if (k->parts != k->most || (c->groups && c->groups != k->parts))
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_cut: %s %%%d has %lld key-value heads, and there are %d ranks: one of "
+                     "these must divide the other, for all attention alike",
+                     g->records[g->nodes[place / ZF_MAX_RANK].op]->name, (int)(place / ZF_MAX_RANK),
+                     (long long)k->most, (int)c->d.parts);
+        c->groups = (int32_t)k->parts;
+    }
+}
+
 static int32_t zfi_parallel_choose(zfi_parallel *c)
 {
     zf_graph *g = c->graph;
     int32_t chosen = 0;
+    zfi_parallel_keep_copies(c);
     for (int32_t k = 0; k < zfi_len(g->params); k++)
         for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++) {
             const int32_t root = zfi_class_of(c, g->params[k], d);
             zfi_cut_class *its = &c->at[root];
-            if (its->chosen || its->why || !its->second || zfi_parallel_meets(c, root)) continue;
+            if (its->chosen || its->why || !its->second || its->copies ||
+                zfi_parallel_meets(c, root))
+                continue;
             if (its->most % c->d.parts)
                 zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                          "zf_cut: dimension %d of \"%.200s\" may be cut into divisors of %lld, and "
                          "there are %d ranks",
                          (int)d, g->nodes[g->params[k]].name, (long long)its->most,
                          (int)c->d.parts);
-            its->chosen = true;
+            its->chosen = true, its->parts = c->d.parts;
             chosen++;
         }
+    zfi_parallel_choose_heads(c);
     return chosen;
 }
 

@@ -12,6 +12,8 @@ typedef struct zfi_cut_class {
     int32_t first;    /* place, 1 + its index */
     int32_t why;      /* the node that keeps it from being cut; 0: none */
     int64_t most;     /* it may be cut into divisors of this */
+    int64_t parts;    /* into which it is cut, if it is chosen */
+    int32_t copies;   /* a place of the class that has copies of its heads, 1 + its index; 0: none */
     bool second;      /* a product with a parameter sums over it */
     bool chosen;
 } zfi_cut_class;
@@ -22,19 +24,24 @@ typedef struct zfi_parallel {
     zfi_cut_class *at; /* by place */
     int32_t *next;     /* by place: the next one of its class, 1 + its index; 0: none */
     int32_t *flat;     /* by node: an operand that its flat value has; 0: the value is not flat */
-    bool *sums;        /* by node: it sums over a chosen class */
+    uint8_t *sums;     /* by node: the axis of a chosen class that it sums over; 0: none */
     int32_t *instead;  /* by node: what its readers read; 0: itself */
     int32_t count;     /* of nodes */
+    int32_t groups;    /* of ranks that have other heads of keys than others; 0: all have */
 } zfi_parallel;
 
-static int32_t zfi_class_of(zfi_parallel *c, int32_t node, int32_t d)
+static int32_t zfi_class_root(zfi_parallel *c, int32_t place)
 {
-    int32_t place = node * ZF_MAX_RANK + d;
     while (c->at[place].parent != place) {
         c->at[place].parent = c->at[c->at[place].parent].parent;
         place = c->at[place].parent;
     }
     return place;
+}
+
+static int32_t zfi_class_of(zfi_parallel *c, int32_t node, int32_t d)
+{
+    return zfi_class_root(c, node * ZF_MAX_RANK + d);
 }
 
 static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b)
@@ -45,6 +52,7 @@ static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b)
     if (!to->why) to->why = from->why;
     to->most = zfi_gcd(to->most, from->most);
     to->second |= from->second;
+    if (!to->copies) to->copies = from->copies;
 }
 
 /* The node keeps dimensions of a value from being cut. */
@@ -168,6 +176,29 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     c->at[first].second |= weighs && (tree || (rows && zfi_is_vocabulary(g, id)));
 }
 
+/* The value with the fewer heads of a node that copies heads, and the one with copies of them. */
+static void zfi_copied_values(const zf_graph *g, int32_t id, int32_t *heads, int32_t *copies)
+{
+    const bool adds = g->records[g->nodes[id].op]->copies == ZFI_COPIES_ADDED;
+    *heads = adds ? id : g->nodes[id].args[0];
+    *copies = adds ? g->nodes[id].args[0] : id;
+}
+
+/* Heads may be cut into fewer parts than their copies: the one class knows the other. */
+static void zfi_parallel_copies(zfi_parallel *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    const int64_t count = ZF_INT(node, repeat, heads);
+    const int32_t last = node->shape.rank - 1;
+    int32_t heads, copies;
+    zfi_cut_class *few, *many;
+    zfi_copied_values(c->graph, id, &heads, &copies);
+    few = &c->at[zfi_class_of(c, heads, last)], many = &c->at[zfi_class_of(c, copies, last)];
+    few->most = zfi_gcd(few->most, count);
+    many->most = zfi_gcd(many->most, count * ZF_INT(node, repeat, copies));
+    few->copies = 1 + copies * ZF_MAX_RANK + last;
+}
+
 /* Dimensions without a letter are not cut. */
 static void zfi_parallel_unlettered(zfi_parallel *c, int32_t id, const zfi_cuts *cuts)
 {
@@ -202,6 +233,13 @@ static void zfi_parallel_flat(zfi_parallel *c, int32_t id)
         if (c->flat[node->args[k]]) zfi_class_keep(c, c->flat[node->args[k]], id);
 }
 
+/* The letter is that of heads which the node copies. */
+static bool zfi_is_of_copies(const zf_graph *g, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    const zfi_node *node = &g->nodes[id];
+    return g->records[node->op]->copies && cuts->at[ZFI_CUT_RESULT][node->shape.rank - 1] == l;
+}
+
 /* Joins the letters of the node. */
 static void zfi_parallel_letters(zfi_parallel *c, int32_t id)
 {
@@ -212,7 +250,9 @@ static void zfi_parallel_letters(zfi_parallel *c, int32_t id)
         zfi_class_keep(c, id, id);
         return;
     }
-    for (int32_t l = 0; l < cuts.letters; l++) zfi_parallel_letter(c, id, &cuts, l);
+    for (int32_t l = 0; l < cuts.letters; l++)
+        if (zfi_is_of_copies(c->graph, id, &cuts, l)) zfi_parallel_copies(c, id);
+        else zfi_parallel_letter(c, id, &cuts, l);
     zfi_parallel_unlettered(c, id, &cuts);
     if (cuts.flat[ZFI_CUT_RESULT][0]) c->flat[id] = node->args[cuts.flat[ZFI_CUT_RESULT][0] - 1];
 }

@@ -2,11 +2,16 @@
  *
  * requires: no gradients yet; after zf_fuse, so that gradients are those of the new nodes
  * ensures:  with `sections` of at least 2: the head of a loss whose classes these divide is in
- *           sections (ops/head_part.c)
+ *           sections (ops/head_part.c); attention with fewer heads of keys than sections has copies
+ *           of them (ops/repeat.c), the gradients of which are added in sections
  * before:   %5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]         %2 = param "words" : f32[V,H]
  * after:    %6 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[P,4,4]
  *           %7 = head_join %6, %3 {ignore=-100} : f32[P]
  *           %8 = sum %7 : f32[]   %9 = mul %8, %4 : f32[]   %5 = neg %9 : f32[]
+ *
+ *           %3 = attention %0, %1, %2 {heads=8 kv_heads=2}
+ * after:    %4 = repeat %1 {heads=2 copies=2}   %5 = repeat %2 {heads=2 copies=2}
+ *           %3 = attention %0, %4, %5 {heads=8 kv_heads=4}
  *
  * A graph for one rank with as many sections is the same, so it has the bits of any number of ranks
  * that divides them. Of a row without a label, the class with the largest logit becomes -1. */
@@ -71,6 +76,29 @@ static void zfi_divide_head(const zfi_dividing *s, int32_t id)
     if (y.id) zfi_replace(g, id, y.id);
 }
 
+/* Copies of each head of keys that attention, which has fewer than sections, needs; 1: none. */
+static int64_t zfi_copies_of_heads(const zfi_dividing *s, const zfi_node *node)
+{
+    const int64_t kv = node->op == ZF_OP_attention ? ZF_INT(node, attention, kv_heads) : 0;
+    if (kv < 1 || s->sections % kv || !zfi_attention_is_apart(node->arg_count, node->attributes))
+        return 1;
+    return zfi_gcd(s->sections / kv, ZF_INT(node, attention, heads) / kv);
+}
+
+/* Gives attention the copies. */
+static void zfi_divide_attention(const zfi_dividing *s, int32_t id, int64_t copies)
+{
+    zf_graph *g = s->graph;
+    const int64_t kv = ZF_INT(&g->nodes[id], attention, kv_heads);
+    for (int32_t k = 1; k < 3; k++) {
+        const int32_t made = zfi_append_nodes(g, repeat, zfi_with({.i = kv}, {.i = copies}),
+                                              g->nodes[id].args[k]);
+        g->nodes[id].args[k] = made;
+    }
+    ZF_INT(&g->nodes[id], attention, kv_heads) = kv * copies;
+    zfi_push(&g->memory, g->order, id);
+}
+
 static void zfi_divide_nodes(const zfi_dividing *s)
 {
     zf_graph *g = s->graph;
@@ -82,7 +110,9 @@ static void zfi_divide_nodes(const zfi_dividing *s)
         for (int32_t k = 0; k < node->arg_count; k++)
             node->args[k] = zfi_resolve(g, node->args[k]);
         g->scope = node->scope, g->file = node->file, g->line = node->line;
-        if (zfi_has_sections_of_head(s, order[i])) zfi_divide_head(s, order[i]);
+        const int64_t copies = zfi_copies_of_heads(s, node);
+        if (copies > 1) zfi_divide_attention(s, order[i], copies);
+        else if (zfi_has_sections_of_head(s, order[i])) zfi_divide_head(s, order[i]);
         else zfi_push(&g->memory, g->order, order[i]);
     }
     zfi_array_free(&g->memory, order);

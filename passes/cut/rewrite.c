@@ -2,11 +2,21 @@
  * are those of a part. What sums over a cut dimension is in sections and gets an all_reduce; the
  * bias, activation and residual of such a product follow it. */
 
+/* The parts into which a flat value is cut, as the operand that it has. */
+static int64_t zfi_flat_parts(zfi_parallel *c, int32_t id)
+{
+    int64_t parts = 1;
+    for (int32_t d = 0; d < c->graph->nodes[c->flat[id]].shape.rank; d++)
+        parts *= zfi_cut_parts(c, c->flat[id], d);
+    return parts;
+}
+
 /* A slice of a flat value: on a rank that is shorter, as the operand is. */
 static void zfi_parallel_slice(zfi_parallel *c, zfi_node *node)
 {
-    ZF_INT(node, slice, start) /= c->d.parts;
-    ZF_INT(node, slice, stop) /= c->d.parts;
+    const int64_t parts = zfi_flat_parts(c, (int32_t)(node - c->graph->nodes));
+    ZF_INT(node, slice, start) /= parts;
+    ZF_INT(node, slice, stop) /= parts;
 }
 
 /* The attribute shape of a node, as that of its result on a rank. */
@@ -17,7 +27,7 @@ static void zfi_parallel_shape(zfi_parallel *c, int32_t id, int32_t attribute)
     int64_t dims[ZF_MAX_RANK];
     const void *copy;
     for (int32_t d = 0; d < node->shape.rank; d++)
-        dims[d] = node->shape.dims[d] / (zfi_is_chosen(c, id, d) ? c->d.parts : 1);
+        dims[d] = node->shape.dims[d] / zfi_cut_parts(c, id, d);
     copy = zfi_bytes_copy(&g->memory, &g->text, dims, (size_t)node->shape.rank * sizeof *dims);
     if (copy) node->attributes[attribute].list.data = copy;
 }
@@ -31,6 +41,35 @@ static void zfi_parallel_rows(zfi_parallel *c, zfi_node *node, const zfi_cut_let
     if (over >= 0) node->attributes[over].i = ZF_OVER_TENSOR;
 }
 
+/* The parts into which the letter is cut; 0: it is not. */
+static int64_t zfi_letter_parts(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(g, id, v);
+        for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++)
+            if (cuts->given[v] && cuts->at[v][d] == l && zfi_is_chosen(c, value, d))
+                return zfi_cut_parts(c, value, d);
+    }
+    return 0;
+}
+
+/* Heads and copies of a node that a rank runs: those of its group's heads that are its own. */
+static void zfi_parallel_own_copies(zfi_parallel *c, int32_t id)
+{
+    zfi_node *node = &c->graph->nodes[id];
+    const int32_t last = node->shape.rank - 1;
+    int32_t heads, copies;
+    int64_t few, many;
+    zfi_copied_values(c->graph, id, &heads, &copies);
+    few = zfi_cut_parts(c, heads, last), many = zfi_cut_parts(c, copies, last);
+    ZF_INT(node, repeat, heads) /= few;
+    ZF_INT(node, repeat, copies) = ZF_INT(node, repeat, copies) * few / many;
+    if (few == many) return;
+    ZF_INT(node, repeat, over) = few > 1 ? ZF_OVER_COPIES : ZF_OVER_TENSOR;
+    if (heads == id) c->sums[id] = (uint8_t)ZF_INT(node, repeat, over);
+}
+
 /* Attributes of the node as a rank runs it. */
 static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
 {
@@ -42,19 +81,15 @@ static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
         !zfi_parallel_cuts(c, id, &cuts))
         return;
     for (int32_t l = 0; l < cuts.letters; l++) {
-        bool chosen = false;
-        for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
-            const int32_t value = zfi_parallel_value(g, id, v);
-            for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++)
-                if (cuts.given[v] && cuts.at[v][d] == l) chosen |= zfi_is_chosen(c, value, d);
-        }
-        if (!chosen) continue;
+        const int64_t parts = zfi_letter_parts(c, id, &cuts, l);
+        if (zfi_is_of_copies(g, id, &cuts, l)) zfi_parallel_own_copies(c, id);
+        if (!parts || zfi_is_of_copies(g, id, &cuts, l)) continue;
         if (!zfi_has(g, id, ZF_OP_EFFECT) && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT)) {
-            c->sums[id] = true;
+            c->sums[id] = zfi_over_of(c, parts);
             if (zfi_may_have_sections(g, node)) zfi_parallel_bare(c, node);
         }
         for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
-            if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= c->d.parts;
+            if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= parts;
         if (cuts.letter[l].first >= 0) zfi_parallel_rows(c, node, &cuts.letter[l]);
     }
     if (cuts.shape >= 0) zfi_parallel_shape(c, id, cuts.shape);
@@ -67,14 +102,16 @@ static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
     const bool several = c->d.parts > 1;
     for (int32_t d = 0; d < node->shape.rank; d++) {
         if (!zfi_is_chosen(c, id, d)) continue;
-        node->shape.dims[d] /= c->d.parts;
-        if (several) node->spread.at[d] = zfi_axes_add(node->spread.at[d], ZF_OVER_TENSOR);
+        node->shape.dims[d] /= zfi_cut_parts(c, id, d);
+        if (several)
+            node->spread.at[d] =
+                zfi_axes_add(node->spread.at[d], zfi_over_of(c, zfi_cut_parts(c, id, d)));
     }
     if (zfi_is_flat_and_cut(c, id)) {
-        node->shape.dims[0] /= c->d.parts;
+        node->shape.dims[0] /= zfi_flat_parts(c, id);
         if (several) node->spread.differs |= zfi_axis_bit(ZF_OVER_TENSOR);
     }
-    if (c->sums[id] && several) node->spread.sum |= zfi_axis_bit(ZF_OVER_TENSOR);
+    if (c->sums[id] && several) node->spread.sum |= zfi_axis_bit(c->sums[id]);
     if (c->sums[id] && zfi_is_half(node->dtype) && zfi_attribute_of(c->graph, node, "wide"))
         node->dtype = ZF_F32;
 }
@@ -118,7 +155,8 @@ static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, const zfi_before_cu
     int32_t x = id;
     if (c->d.parts > 1)
         x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
-                          zfi_with({.i = c->d.parts}, {.i = ZF_OVER_TENSOR}, {.i = 1}));
+                          zfi_with({.i = zfi_mesh_size(zfi_mesh_of(g), c->sums[id])},
+                                   {.i = c->sums[id]}, {.i = 1}));
     for (int32_t k = g->nodes[id].arg_count; k < of->args && x; k++) {
         const int32_t arg = g->nodes[id].args[k];
         x = zfi_append_nodes(
@@ -130,9 +168,10 @@ static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, const zfi_before_cu
 }
 
 /* The axis tensor, the fastest. */
-static void zfi_add_tensor_axis(zf_graph *g, int32_t ranks)
+static void zfi_add_tensor_axis(zf_graph *g, int32_t ranks, int32_t groups)
 {
     if (ranks < 2) return;
+    g->axes.groups = groups;
     g->axes.axis[g->axes.count++] = (zfi_other_axis){ZF_OVER_TENSOR, ranks};
 }
 
@@ -142,7 +181,7 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
     int32_t *order = g->order;
     zfi_before_cut *before = zfi_calloc(&g->memory, (size_t)c->count, sizeof *before);
     if (!before) return;
-    zfi_add_tensor_axis(g, c->d.parts);
+    zfi_add_tensor_axis(g, c->d.parts, c->groups);
     for (int32_t i = 0; i < zfi_len(order); i++)
         before[order[i]] = zfi_before_cut_of(g, &g->nodes[order[i]]);
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_attributes(c, order[i]);

@@ -73,7 +73,7 @@ typedef struct zfi_zero {
     int32_t *first_same; /* by node: the first member with this gradient; -1 */
     int32_t *state_of;   /* by member: its first state in the order; 0: none */
     int32_t *next_state; /* by node, for a state of a member: the next one of this member; 0 */
-    int32_t *squared;    /* by member: the unit of the squares of its gradient; 0: none */
+    int32_t *squared;    /* by member: the kind of the squares of its gradient; 0: none */
     bool squares;        /* squared has been set */
     bool *updated;       /* by member */
     zfi_reductions reductions;

@@ -168,60 +168,68 @@ static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
     zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.buckets[f].count * sizeof *blocks);
 }
 
-/* The squares of bucket f in runs of that unit; 0: there are none yet. */
-static int32_t zfi_lifted_squares(const zfi_zero *z, int32_t f, int64_t unit)
+/* Squares of one kind are in runs of one unit, of what is cut over the same axes. */
+static int64_t zfi_kind_of_squares(const zf_graph *g, const zfi_node *node)
+{
+    return ZF_INT(node, squares, unit) << 8 | zfi_spread_cut(&g->nodes[node->args[0]].spread);
+}
+
+/* The squares of bucket f of that kind; 0: there are none yet. */
+static int32_t zfi_lifted_squares(const zfi_zero *z, int32_t f, int64_t kind)
 {
     for (int32_t i = z->buckets[f].lifted; i; i = z->lifted[i - 1].before) {
         const zfi_node *node = &z->graph->nodes[z->lifted[i - 1].node];
-        if (node->op == ZF_OP_squares && ZF_INT(node, squares, unit) == unit)
+        if (node->op == ZF_OP_squares &&
+            (ZF_INT(node, squares, unit) << 8 | node->spread.sum) == kind)
             return z->lifted[i - 1].node;
     }
     return 0;
 }
 
-/* Notes of which members there are squares, and in runs of which unit. */
+/* Notes of which members there are squares, and of which kind. */
 static void zfi_find_squares(zfi_zero *z)
 {
     for (int32_t i = 0; i < zfi_len(z->order) && !z->squares; i++) {
         const zfi_node *node = &z->graph->nodes[z->order[i]];
         const zfi_lift *of = node->op == ZF_OP_squares ? &z->lift[node->args[0]] : NULL;
         if (of && of->kind == ZFI_LIFT_ELEMENTS)
-            z->squared[of->member] = (int32_t)ZF_INT(node, squares, unit);
+            z->squared[of->member] = (int32_t)zfi_kind_of_squares(z->graph, node);
     }
     z->squares = true;
 }
 
-/* Sets the ranges of blocks of the members of bucket f whose squares are in runs of that unit;
- * returns how many numbers these are. */
-static int64_t zfi_squared_blocks(zfi_zero *z, int32_t f, int64_t unit, int64_t *blocks)
+/* Sets the ranges of blocks of the members of bucket f whose squares are of that kind; returns how
+ * many numbers these are. */
+static int64_t zfi_squared_blocks(zfi_zero *z, int32_t f, int64_t kind, int64_t *blocks)
 {
     const zfi_bucket *bucket = &z->cut.buckets[f];
     int64_t count = 0;
     zfi_find_squares(z);
     for (int32_t m = bucket->first; m < bucket->first + bucket->count; m++) {
         const zfi_member *its = &z->cut.members[m];
-        if (z->squared[m] != unit) continue;
+        if (z->squared[m] != kind) continue;
         blocks[count++] = its->at / ZFI_NORM_BLOCK;
         blocks[count++] = its->at / ZFI_NORM_BLOCK + zfi_whole_blocks(its->count);
     }
     return count;
 }
 
-/* The squares of a member's gradient: those of all members of its bucket that have the unit. */
+/* The squares of a member's gradient: those of all members of its bucket of the same kind. */
 static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
 {
     zf_graph *g = z->graph;
     const int32_t f = zfi_bucket_of_member(z, member),
                   value = zfi_pull(z, id, member, g->nodes[id].args[0]);
     const zf_attribute unit = ZF_ATTRIBUTE(&g->nodes[id], squares, unit);
-    int32_t made = zfi_lifted_squares(z, f, unit.i);
+    const int64_t kind = zfi_kind_of_squares(g, &g->nodes[id]);
+    int32_t made = zfi_lifted_squares(z, f, kind);
     int64_t *blocks = zfi_calloc(&g->memory, 2 * (size_t)z->cut.buckets[f].count, sizeof *blocks);
     if (!blocks) zfi_graph_nomem(g);
     if (value && blocks && !made)
         made =
             zfi_lifted_node(z, f, ZF_OP_squares, &value, 1,
                             zfi_with(unit, {.i = z->sharded ? z->shards : 0},
-                                     zfi_listed(blocks, zfi_squared_blocks(z, f, unit.i, blocks))));
+                                     zfi_listed(blocks, zfi_squared_blocks(z, f, kind, blocks))));
     z->lift[id] = (zfi_lift){ZFI_LIFT_SQUARES, member, made};
     zfi_free_blocks(z, blocks, f);
 }

@@ -138,10 +138,11 @@ size_t plan_sent(const zf_plan *plan, plan_axis axis)
     static const zf_over overs[PLAN_AXES][4] = {
         {ZF_OVER_ALL, ZF_OVER_NODE, ZF_OVER_LOCAL, ZF_OVER_DATA},
         {ZF_OVER_CONTEXT, ZF_OVER_CONTEXT, ZF_OVER_CONTEXT, ZF_OVER_CONTEXT},
-        {ZF_OVER_TENSOR, ZF_OVER_TENSOR, ZF_OVER_TENSOR, ZF_OVER_TENSOR},
+        {ZF_OVER_TENSOR, ZF_OVER_GROUP, ZF_OVER_COPIES, ZF_OVER_COPIES},
         {ZF_OVER_PIPE, ZF_OVER_PIPE, ZF_OVER_PIPE, ZF_OVER_PIPE}};
+    static const int kinds[PLAN_AXES] = {4, 1, 3, 1};
     size_t bytes = 0;
-    for (int k = 0; k < (axis == PLAN_DATA ? 4 : 1); k++) {
+    for (int k = 0; k < kinds[axis]; k++) {
         const zf_traffic *t = &plan->traffic_over[overs[axis][k]];
         bytes += t->all_gather.bytes + t->reduce_scatter.bytes + t->all_reduce.bytes +
                  t->all_to_all.bytes + t->bcast.bytes + t->send.bytes;

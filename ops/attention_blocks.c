@@ -6,10 +6,11 @@
  *              . # # .             Backward: dQ in the same way. dK and dV of a block of keys take
  *                                  a column of the mask, whose queries are gathered.
  *
- * Scores are computed twice in the backward pass, by the rows and by the columns. Every sum has the
- * order of its list, whatever the threads are. Within listed blocks, what a query sees ends at the
- * diagonal, at the edges of its window and its document, and at the last token: these scores are
- * -inf. */
+ * Where heads are enough for all threads and blocks are not small, a task takes the columns of a
+ * head one after the other and adds to dQ too. Otherwise scores are computed twice, by the rows and
+ * by the columns. Every sum has the order of its list, whatever the threads are. Within listed
+ * blocks, what a query sees ends at the diagonal, at the edges of its window and its document, and
+ * at the last token: these scores are -inf. */
 
 /* Tokens of blocks: those of the list, in its order. */
 typedef struct zfi_listed {
@@ -100,7 +101,8 @@ static void zfi_block_hide(const zfi_attention_worker *w, const zfi_block_tile *
     const zfi_attention *a = &w->c->a;
     const int64_t example = b->head / a->heads, first = zfi_attention_first(a, example, m),
                   end = zfi_attention_seen(a, example, m);
-    for (int64_t k = 0; k < b->keys.tokens; k += a->block) {
+    const bool all = first <= 0 && end >= a->n; /* of the listed blocks */
+    for (int64_t k = all ? b->keys.tokens : 0; k < b->keys.tokens; k += a->block) {
         const int64_t n = zfi_listed_token(&b->keys, k),
                       some = zfi_min(a->block, b->keys.tokens - k);
         const int64_t from = zfi_max(0, zfi_min(some, first - n));
@@ -220,6 +222,23 @@ static void zfi_zero_rows(const zfi_gradient_rows *x, int64_t rows, int64_t d)
     for (int64_t r = 0; r < rows; r++) memset(x->at + r * x->row, 0, (size_t)d * sizeof *x->at);
 }
 
+/* What a tile of gradients of scores adds to dQ: block after block of keys, as a task for all
+ * gradients does, unless blocks are too small for such tasks. */
+static void zfi_tile_add_queries(zfi_attention_worker *w, const zfi_block_tile *b,
+                                 zfi_token_rows keys, zfi_gradient_rows dq, bool add)
+{
+    const zfi_attention *a = &w->c->a;
+    const int64_t step = a->block < ZFI_BLOCK_TOGETHER ? b->keys.tokens : a->block;
+    zfi_scores some = zfi_whole_tile(b);
+    for (int64_t k = 0; k < b->keys.tokens; k += step) {
+        some.column = k, some.keys = zfi_min(step, b->keys.tokens - k);
+        zfi_keys_product(
+            w, &some, dq.at, dq.row, zfi_part_of(w, ZFI_AT_DS), ZFI_AT_DS_HALF,
+            zfi_right_of(w, ZFI_AT_K_RIGHT, &keys.of, keys.at + k * keys.row, keys.row, some.keys),
+            add || k > 0);
+    }
+}
+
 /* dQ of one block of queries of a head. */
 static void zfi_block_grad_queries(zfi_attention_worker *w, int64_t head, int32_t own)
 {
@@ -247,17 +266,39 @@ static void zfi_block_grad_queries(zfi_attention_worker *w, int64_t head, int32_
         zfi_block_grad_scores(w, &b, q, of_dy,
                               zfi_turned_of(w, ZFI_AT_KT, &keys.of, keys.at, keys.row, whole.keys),
                               zfi_turned_of(w, ZFI_AT_VT, &v.of, v.at, v.row, whole.keys));
-        zfi_keys_product(w, &whole, dq.at, dq.row, zfi_part_of(w, ZFI_AT_DS), ZFI_AT_DS_HALF,
-                         zfi_right_of(w, ZFI_AT_K_RIGHT, &keys.of, keys.at, keys.row, whole.keys),
-                         k > 0);
+        zfi_tile_add_queries(w, &b, keys, dq, k > 0);
     }
     if (!list.count) zfi_zero_rows(&dq, rows, a->d);
     zfi_gradient_done(w, &dq, dq_at, to.row, rows);
 }
 
-/* What the blocks of queries that head `head` lists for a block of keys add to dK and dV. */
+/* dQ of all queries of the heads of q from h0 on, where a task computes all gradients. */
+static zfi_gradient_rows zfi_block_dq(const zfi_attention_worker *w, int64_t h0, int64_t h,
+                                      int64_t m)
+{
+    return zfi_dq_of(w, &(zfi_attention_range){.h0 = h0}, h, m, 0, w->c->a.m);
+}
+
+/* What a tile of one block of keys adds to dQ of its blocks of queries, whose first block of keys
+ * sets it. */
+static void zfi_column_add_queries(zfi_attention_worker *w, const zfi_block_tile *b,
+                                   const zfi_attention_keys *of, int64_t h0)
+{
+    const zfi_attention *a = &w->c->a;
+    zfi_scores some = zfi_whole_tile(b);
+    for (int64_t k = 0; k < b->queries.count; k++) {
+        const int32_t own = b->queries.at[k];
+        const zfi_gradient_rows dq = zfi_block_dq(w, h0, b->head, own * a->block);
+        some.row = k * a->block, some.rows = zfi_min(a->block, b->queries.tokens - some.row);
+        zfi_keys_product(w, &some, dq.at, dq.row, zfi_part_of(w, ZFI_AT_DS), ZFI_AT_DS_HALF, of->k,
+                         zfi_attention_list(a, b->head, own, false).at[0] != b->keys.at[0]);
+    }
+}
+
+/* What the blocks of queries that head `head` lists for a block of keys add to dK and dV, and, if
+ * tasks are not apart, to dQ. h0: the first of the heads that read these keys. */
 static void zfi_block_grad_column(zfi_attention_worker *w, zfi_block_tile *b, zfi_block_list list,
-                                  zfi_attention_keys *of)
+                                  zfi_attention_keys *of, int64_t h0)
 {
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
@@ -283,6 +324,7 @@ static void zfi_block_grad_column(zfi_attention_worker *w, zfi_block_tile *b, zf
                             ZFI_AT_DS_HALF,
                             zfi_right_of(w, ZFI_AT_Q_RIGHT, &q.of, q.at, q.row, rows), of->add);
         of->add = true;
+        if (!c->apart) zfi_column_add_queries(w, b, of, h0);
     }
 }
 
@@ -301,16 +343,39 @@ static void zfi_block_grad_keys(zfi_attention_worker *w, int64_t h, int32_t own)
         zfi_turned_of(w, ZFI_AT_KT, a->k, zfi_attention_kv(a, a->k_at, h, n), a->kv_row, of.keys);
     of.vt =
         zfi_turned_of(w, ZFI_AT_VT, a->v, zfi_attention_kv(a, a->v_at, h, n), a->kv_row, of.keys);
+    if (!c->apart)
+        of.k = zfi_right_of(w, ZFI_AT_K_RIGHT, a->k, zfi_attention_kv(a, a->k_at, h, n), a->kv_row,
+                            of.keys);
     of.dk = zfi_gradient_rows_of(w, ZFI_AT_DK, dk_at, to.kv_row);
     of.dv = zfi_gradient_rows_of(w, ZFI_AT_DV, dv_at, to.kv_row);
     for (b.head = h; b.head < h + a->group; b.head++)
-        zfi_block_grad_column(w, &b, zfi_attention_list(a, b.head, own, true), &of);
+        zfi_block_grad_column(w, &b, zfi_attention_list(a, b.head, own, true), &of, h);
     if (!of.add) zfi_zero_rows(&of.dk, of.keys, a->d), zfi_zero_rows(&of.dv, of.keys, a->d);
     zfi_gradient_done(w, &of.dk, dk_at, to.kv_row, of.keys);
     zfi_gradient_done(w, &of.dv, dv_at, to.kv_row, of.keys);
 }
 
-/* A task: dK and dV of one block of keys, or dQ of one block of queries of a head. */
+/* All gradients of the heads of q from h on that read one head of k and v. */
+static void zfi_block_grad_all(zfi_attention_worker *w, int64_t h)
+{
+    const zfi_attention *a = &w->c->a;
+    const zfi_attention_out to = zfi_attention_out_of(a);
+    for (int64_t i = h; i < h + a->group; i++)
+        for (int64_t own = 0; own < a->blocks; own++) {
+            const int64_t m = own * a->block;
+            const zfi_gradient_rows dq = zfi_block_dq(w, h, i, m);
+            if (!zfi_attention_list(a, i, own, false).count)
+                zfi_zero_rows(&dq, zfi_min(a->block, a->m - m), a->d);
+        }
+    for (int64_t own = 0; own < a->blocks; own++) zfi_block_grad_keys(w, h, (int32_t)own);
+    for (int64_t i = h; i < h + a->group; i++) {
+        const zfi_gradient_rows dq = zfi_block_dq(w, h, i, 0);
+        zfi_gradient_done(w, &dq, to.q_at + zfi_attention_at(a, i, a->m, 0, to.row), to.row, a->m);
+    }
+}
+
+/* A task: all gradients of a head of k and v. Apart, dK and dV of one block of keys, or dQ of one
+ * block of queries of a head. */
 static void zfi_blocks_grad_task(void *context, int64_t index, int worker)
 {
     const zfi_attention_cut *c = context;
@@ -320,7 +385,8 @@ static void zfi_blocks_grad_task(void *context, int64_t index, int worker)
     zfi_attention_worker w;
     if (part < blocks) narrow.keys = zfi_round_up(c->a.block, ZFI_SCORE_LANES);
     w = zfi_attention_worker_of(&narrow, worker);
-    if (part < blocks) zfi_block_grad_keys(&w, h, (int32_t)part);
+    if (!c->apart) zfi_block_grad_all(&w, h);
+    else if (part < blocks) zfi_block_grad_keys(&w, h, (int32_t)part);
     else
         zfi_block_grad_queries(&w, h + (part - blocks) / blocks,
                                (int32_t)((part - blocks) % blocks));

@@ -16,6 +16,7 @@ enum {
     ZFI_HEAD_BLOCK = 128 * 128,       /* from so many queries on, keys are packed */
     ZFI_RING_BLOCK = 64,              /* keys of a block where they are in a ring, at most */
     ZFI_QUERIES_APART = 32,           /* elements of a head's dQ in scratch, at most */
+    ZFI_BLOCK_TOGETHER = 64,          /* tokens of a mask's block with all gradients in one task */
     ZFI_GRADIENT_IN_SCRATCH = 1 << 22 /* maximum number of elements of a head's dQ that stay in
                                        * scratch */
 };
@@ -119,7 +120,8 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
         c->part[part + 1] = c->part[part] + (size[part] + 15) / 16 * 16;
 }
 
-/* The cut of a block mask: rows of it are cut into blocks, and tiles hold several of them. */
+/* The cut of a block mask: rows of it are cut into blocks, and tiles hold several of them. A task
+ * that computes all gradients has one block of keys in a tile: small blocks would waste it. */
 static void zfi_attention_cut_blocks(zfi_attention_cut *c, bool backward)
 {
     const int64_t block = c->a.block, rows = c->tile->rows;
@@ -127,7 +129,7 @@ static void zfi_attention_cut_blocks(zfi_attention_cut *c, bool backward)
     c->keys = ZFI_SCORE_BLOCK;
     c->rows = c->key_rows = zfi_div_up(block, zfi_div_up(block, rows));
     c->query_blocks = c->key_blocks = c->a.blocks;
-    c->apart = true;
+    c->apart = c->apart || block < ZFI_BLOCK_TOGETHER;
 }
 
 static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention a, bool backward)
@@ -274,6 +276,7 @@ static zfi_right zfi_turned_of(const zfi_attention_worker *w, int part, const zf
 typedef struct zfi_scores {
     int64_t head, m, rows, n, keys, seen, window;
     const int32_t *documents; /* of these queries (documents.c), or NULL */
+    int64_t row, column;      /* where it begins within the scores in scratch */
 } zfi_scores;
 
 static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_t m, int64_t n)
@@ -287,7 +290,7 @@ static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_
                         zfi_min(c->keys, a->n - n),
                         a->causal ? zfi_attention_reaches(a, b, m) - n : INT64_MAX / 4,
                         a->window < a->n + a->ahead ? a->window : INT64_MAX / 2,
-                        a->documents ? a->documents + 2 * (b * a->m + m) : NULL};
+                        a->documents ? a->documents + 2 * (b * a->m + m) : NULL, 0, 0};
 }
 
 /* The first key of a block that its row r sees. */
@@ -409,7 +412,8 @@ static void zfi_halve_rows(const zfi_attention_worker *w, int part, int64_t firs
 /* Sets elements from..end-1 of row i of the scores to `score`, and those of ds to 0. */
 static void zfi_hide(const zfi_score_rows *x, int64_t i, int64_t from, int64_t end, float score)
 {
-    for (int64_t k = from; k < end; k++) x->s[i * x->line + k] = score;
+    float *s = x->s + i * x->line;
+    for (int64_t k = from; k < end; k++) s[k] = score;
     if (x->ds && from < end)
         memset(x->ds + i * x->line + from, 0, (size_t)(end - from) * sizeof *x->ds);
 }
@@ -546,13 +550,15 @@ static void zfi_keys_product(zfi_attention_worker *w, const zfi_scores *b, float
 {
     const zfi_attention_cut *c = w->c;
     int64_t line = c->keys / c->tile->per_word;
+    const float *from = c->half ? zfi_part_of(w, half) : s;
+    from += b->row * line + b->column / c->tile->per_word;
     zfi_multiply_part(c->tile,
                       &(zfi_part_product){.form = ZFI_OVER_KEYS,
                                           .m = b->rows,
                                           .n = c->a.d,
                                           .k = b->keys,
                                           .rows = c->rows,
-                                          .a = {c->half ? zfi_part_of(w, half) : s, line, line, 1},
+                                          .a = {from, line, line, 1},
                                           .b = x,
                                           .c = y,
                                           .c_row = y_row,

@@ -54,6 +54,14 @@ enum {
     ZFD_TOKENS = 1 << 30  /* maximum */
 };
 
+/* By which rows of scores dropout counts those of a value that ranks share: index i of a dimension
+ * is number at + i / run * step + i % run of the whole one. */
+typedef struct zfd_scores_share {
+    bool cut;                  /* false: the value is whole */
+    int64_t heads, rows;       /* of the whole one */
+    int at[3], run[3], step[3]; /* of examples, heads, queries */
+} zfd_scores_share;
+
 /* A launch taken apart, for kernels. Head h of token t of example b begins at element (b * tokens +
  * t) * row + h * d of q, and at zfd_key_at of k or v. */
 typedef struct zfd_heads {
@@ -73,6 +81,7 @@ typedef struct zfd_heads {
     bool steady; /* not narrow; rows are aligned and whole blocks of dropout, and all queries share
                     one bias */
     zfd_dropout drop;
+    zfd_scores_share share;
 } zfd_heads;
 
 /* A product of q and k as a score times log2 e, with `more` added. */
@@ -99,6 +108,25 @@ static int zfd_float_operands(const zf_launch *l, int first)
 {
     return l->arg_count - first - (ZF_INT(l, attention, documents) != 0) -
            (ZF_INT(l, attention, block) != 0);
+}
+
+/* The share of scores that belongs to that of y, whose heads have a->d elements. */
+static zfd_scores_share zfd_scores_share_of(const zf_launch *l, const zfd_heads *a)
+{
+    const int dims[3] = {(int)(a->count / a->heads), a->heads, a->m}, of_y[3] = {0, 2, 1};
+    zfd_scores_share s;
+    memset(&s, 0, sizeof s);
+    s.cut = l->share != NULL;
+    for (int k = 0; k < 3 && s.cut; k++) {
+        const int d = of_y[k], width = d == 2 ? a->d : 1;
+        const int64_t whole = l->share->whole.dims[d] / width, run = l->share->run[d] / width;
+        s.at[k] = (int)(l->share->at[d] / width);
+        s.run[k] = run ? (int)run : max(dims[k], 1);
+        s.step[k] = dims[k] ? (int)(whole / dims[k] * s.run[k]) : 0;
+        if (k == 1) s.heads = whole;
+        if (k == 2) s.rows = whole;
+    }
+    return s;
 }
 
 /* The operands of a launch from number `first` on, without bits; an error where their sizes exceed
@@ -139,7 +167,11 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->window += a->ahead;
     a->well = zfd_lies_well(row, size, a->q, a->k, a->v) && a->kv_row * size % 16 == 0 &&
               a->d * size % 16 == 0;
-    a->drop = zfd_dropout_of(l, at[0].f, at[1].i, a->count * m * n);
+    a->share = zfd_scores_share_of(l, a);
+    a->drop = zfd_dropout_of(l, at[0].f, at[1].i,
+                             a->share.cut ? l->share->whole.dims[0] * a->share.heads *
+                                                a->share.rows * n
+                                          : a->count * m * n);
     a->steady = a->well && n % 8 == 0 && !a->narrow;
     if (count % 2) return ZF_OK;
     bias = x + count - 1;
@@ -295,10 +327,21 @@ __device__ __forceinline__ uint32_t zfd_kept_bits(const zfd_dropper &d, const ui
     return odd ? bits << 4 | other : other << 4 | bits;
 }
 
+__device__ __forceinline__ int64_t zfd_index_drawn(const zfd_scores_share &s, int k, int i)
+{
+    return s.at[k] + (int64_t)(i / s.run[k]) * s.step[k] + i % s.run[k];
+}
+
 /* The number, for dropout, of the score of a query and key 0. */
 __device__ __forceinline__ uint64_t zfd_score_number(const zfd_heads &a, const zfd_one_head &head,
                                                      int m)
 {
+    if (a.share.cut)
+        return (uint64_t)(((zfd_index_drawn(a.share, 0, head.example) * a.share.heads +
+                            zfd_index_drawn(a.share, 1, head.nth)) *
+                               a.share.rows +
+                           zfd_index_drawn(a.share, 2, m)) *
+                          a.n);
     return ((uint64_t)head.number * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
 }
 /* --------------------------------------------------------------------- backward, in general */

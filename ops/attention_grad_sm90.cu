@@ -429,7 +429,8 @@ static bool zfd_grad90_takes(const zf_launch *l, const zfd_heads &a, const zfd_h
     return device->wgmma && (size_t)device->shared >= zfd_grad90_bytes<zfd_bf16>() &&
            l->out.dtype != ZF_F32 && a.d == zfd_grad90::width && a.n && a.m && a.well && b.well &&
            b.dy_well && a.bias_step[2] == 0 && (a.drop.none || a.n % 8 == 0) &&
-           !a.narrow && !(a.cap > 0) && (a.n <= zfd_grad90::keys || 6 * a.count >= device->processors);
+           zfd_rows_follow(a.share, a.m) && !a.narrow && !(a.cap > 0) &&
+           (a.n <= zfd_grad90::keys || 6 * a.count >= device->processors);
 }
 
 static unsigned zfd_grad90_cut(const zf_launch *l, const zfd_heads &a, zfd_heads_back *b)

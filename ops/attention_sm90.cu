@@ -268,6 +268,12 @@ __global__ void __launch_bounds__(ZFD_WARPGROUP, 4)
 #endif
 }
 
+/* Queries that follow each other have scores that do, for dropout. */
+static bool zfd_rows_follow(const zfd_scores_share &s, int m)
+{
+    return !s.cut || s.run[2] >= m;
+}
+
 /* Whether the kernel takes these operands: rows aligned to 16 bytes; every query sees a key; and
  * no cap; with dropout or a bias, keys in whole groups of 8, each with its bias aligned to 16 bytes. */
 static bool zfd_sm90_takes(const zf_launch *l, const zfd_heads &a, bool y_well)
@@ -279,7 +285,8 @@ static bool zfd_sm90_takes(const zf_launch *l, const zfd_heads &a, bool y_well)
     return zfd_device_of(l)->wgmma && (size_t)zfd_device_of(l)->shared >= zfd_sm90_bytes &&
            zf_dtype_size(l->out.dtype) == 2 && a.d == ZFD_SM90_WIDTH && a.well && y_well &&
            a.scale > 0 && (a.drop.none || a.n % 8 == 0) && a.n > 0 && (!a.causal || a.n >= a.m) &&
-           !a.narrow && !(a.cap > 0) && a.row < 1 << 23 && a.heads < most && a.count / a.heads < most;
+           zfd_rows_follow(a.share, a.m) && !a.narrow && !(a.cap > 0) && a.row < 1 << 23 &&
+           a.heads < most && a.count / a.heads < most;
 }
 
 template <class T, int BIAS>

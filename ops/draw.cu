@@ -44,14 +44,14 @@ __device__ __forceinline__ float zfd_normal_quantile(double p)
 }
 
 template <class T>
-__global__ void zfd_draw_kernel(int64_t count, const zf_run *run, uint32_t stream, bool normal,
-                                T *out)
+__global__ void zfd_draw_kernel(int64_t count, int64_t drawn, zfd_share share, const zf_run *run,
+                                uint32_t stream, bool normal, T *out)
 {
-    const uint64_t start = (uint64_t)run->slot * (uint64_t)count;
+    const uint64_t start = (uint64_t)run->slot * (uint64_t)drawn;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (int64_t)gridDim.x * blockDim.x) {
-        const uint32_t word =
-            zfd_random_word(start + (uint64_t)i, stream, (uint32_t)run->step, run->seed);
+        const uint32_t word = zfd_random_word(start + (uint64_t)zfd_number_of(share, i), stream,
+                                              (uint32_t)run->step, run->seed);
         out[i] = zfd_narrowed<T>::of(normal ? zfd_normal_quantile((word + 0.5) * 0x1p-32)
                                             : (float)(int32_t)(word >> 8) * 0x1p-24f);
     }
@@ -63,7 +63,8 @@ static zf_status zfd_cuda_draw(const zf_launch *l)
     if (!count) return ZF_OK;
     ZFD_FLOATS(l, l->out.dtype, T,
                ZFD_LAUNCH(zfd_draw_kernel<T>, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)),
-                          ZFD_THREADS, 0, zfd_stream(l), count, zfd_device_of(l)->run,
+                          ZFD_THREADS, 0, zfd_stream(l), count, zfd_drawn(l, count),
+                          zfd_share_of(l, &l->out.shape), zfd_device_of(l)->run,
                           (uint32_t)ZF_INT(l, draw, stream), ZF_INT(l, draw, form) != 0,
                           static_cast<T *>(l->out.data));)
     return zfd_launched(l);

@@ -8,6 +8,7 @@ static zf_status zfd_cuda_masked_softmax(const zf_launch *l)
     j.p = p ? p->data : NULL;
     j.scale = (float)ZF_FLOAT(l, masked_softmax, scale);
     j.drop = zfd_dropout_attributes(l);
+    j.share = zfd_share_of(l, &l->out.shape);
     if (l->arg_count > 1) {
         zfd_walk *w = &j.rows;
         j.bias = l->args[1].data;

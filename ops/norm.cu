@@ -163,9 +163,15 @@ template <class T, int K, bool WHOLE = false> struct zfd_team {
     /* Applies dropout to the pack at i of a value of the rows' shape. */
     __device__ __forceinline__ void drop(const zfd_dropper &d, float (&x)[V], index i) const
     {
+        drop(d, x, i, base);
+    }
+    /* The same of a row whose first element has the number `from`. */
+    __device__ __forceinline__ void drop(const zfd_dropper &d, float (&x)[V], index i,
+                                         int64_t from) const
+    {
         float by[V];
         if (d.off) return;
-        zfd_kept_of<V, WHOLE>(d, (uint64_t)(base + i), by);
+        zfd_kept_of<V, WHOLE>(d, (uint64_t)(from + i), by);
 #pragma unroll
         for (int v = 0; v < V; v++) x[v] = by[v] != 0 ? x[v] * by[v] : 0;
     }
@@ -283,7 +289,7 @@ static zfd_teams zfd_long_teams_of(const zf_array *x, bool wide, int sums)
 static zfd_dropout zfd_dropout_attributes(const zf_launch *l)
 {
     return zfd_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream),
-                          zfd_count(&l->out));
+                          zfd_drawn(l, zfd_count(&l->out)));
 }
 
 /* ----------------------------------------------------------------------------- softmax */
@@ -298,6 +304,7 @@ typedef struct zfd_softmax_job {
     bool step;     /* the bias has an element for each of the row's; else one */
     float scale;
     zfd_dropout drop;
+    zfd_share share;
 } zfd_softmax_job;
 
 /* The number that is subtracted before exp from a row with this maximum. */
@@ -335,6 +342,7 @@ __global__ void __launch_bounds__(ZFD_TEAM_MOST) zfd_softmax_kernel(const zfd_so
     const int V = zfd_team<T, K>::V;
     const zfd_dropper drop = zfd_dropper_of(j.drop);
     const T *bias = static_cast<const T *>(j.bias);
+    const int64_t drawn = zfd_number_of(j.share, t.base);
     float held[K ? K : 1][V], most = -INFINITY, sum = 0;
     bool bias_wide = false;
     if (bias) {
@@ -385,7 +393,7 @@ __global__ void __launch_bounds__(ZFD_TEAM_MOST) zfd_softmax_kernel(const zfd_so
 #pragma unroll
         for (int v = 0; v < V; v++) y[v] = (K ? y[v] : expf(y[v] - zfd_shift(most))) * sum;
         if (j.p) t.put(static_cast<T *>(j.p), i, y);
-        t.drop(drop, y, i);
+        t.drop(drop, y, i, drawn);
         t.put(static_cast<T *>(j.y), i, y);
     });
 }
@@ -422,6 +430,7 @@ typedef struct zfd_softmax_grad_job {
     void *dx;
     float scale;
     zfd_dropout drop;
+    zfd_share share;
 } zfd_softmax_grad_job;
 
 template <class T, int K>
@@ -433,11 +442,12 @@ __global__ void __launch_bounds__(ZFD_TEAM_MOST)
     typedef typename zfd_team<T, K>::index index;
     const int V = zfd_team<T, K>::V;
     const zfd_dropper drop = zfd_dropper_of(j.drop);
+    const int64_t drawn = zfd_number_of(j.share, t.base);
     float g[K ? K : 1][V], p[K ? K : 1][V], dot = 0;
     auto look = [&](int k, index i) {
         t.get(g[k], static_cast<const T *>(j.dy), i);
         t.get(p[k], static_cast<const T *>(j.p), i);
-        t.drop(drop, g[k], i);
+        t.drop(drop, g[k], i, drawn);
     };
     t.each([&](int k, index i) {
         look(k, i);
@@ -458,7 +468,8 @@ static zf_status zfd_softmax_grad_launch(const zf_launch *l, float scale, const 
     const void *dy = l->args[0].data, *p = l->args[1].data;
     if (!zfd_count(&l->out)) return ZF_OK;
     zfd_teams t = zfd_teams_of(&l->out, zfd_lies_well(0, 1, dy, p, l->out.data), 1);
-    zfd_softmax_grad_job j = {t.set, dy, p, l->out.data, scale, *drop};
+    zfd_softmax_grad_job j = {t.set, dy,    p, l->out.data,
+                              scale, *drop, zfd_share_of(l, &l->out.shape)};
     ZFD_FLOATS(l, l->out.dtype, T, ZFD_LAUNCH_ROWS(zfd_softmax_grad_kernel, T, t, l, j);)
     return zfd_launched(l);
 }

@@ -300,6 +300,69 @@ static zf_status zfd_cuda_cast(const zf_launch *l)
     return zfd_launched(l);
 }
 
+/* ------------------------------------------------------------------------------ a share */
+
+/* By which number an element of a value that ranks share is drawn: that in the whole one. */
+typedef struct zfd_share {
+    int rank; /* 0: the value is whole */
+    int64_t at, dims[2 * ZF_MAX_RANK], steps[2 * ZF_MAX_RANK];
+    zfd_divisor by[2 * ZF_MAX_RANK]; /* dims */
+} zfd_share;
+
+/* Adds dimensions in front of those that are there, of which `n` elements are `step` apart. */
+static void zfd_share_put(zfd_share *s, int64_t n, int64_t step)
+{
+    const int last = s->rank - 1;
+    if (n == 1) return;
+    if (s->rank && step == s->dims[last] * s->steps[last]) s->dims[last] *= n;
+    else s->dims[s->rank] = n, s->steps[s->rank++] = step;
+}
+
+/* The share of a launch of a value of this shape. */
+static zfd_share zfd_share_of(const zf_launch *l, const zf_shape *shape)
+{
+    int64_t step = 1, count = 1;
+    zfd_share s;
+    memset(&s, 0, sizeof s);
+    if (!l->share) return s;
+    for (int d = shape->rank - 1; d >= 0; d--) {
+        const int64_t n = shape->dims[d], run = l->share->run[d] ? l->share->run[d] : n;
+        if (!n) return s;
+        s.at += l->share->at[d] * step;
+        zfd_share_put(&s, run, step);
+        zfd_share_put(&s, n / run, step * run * (l->share->whole.dims[d] / n));
+        step *= l->share->whole.dims[d], count *= n;
+    }
+    if (!s.rank) s.dims[0] = s.steps[0] = s.rank = 1;
+    for (int k = 0; k < s.rank; k++) s.by[k] = zfd_divisor_of(s.dims[k], count);
+    return s;
+}
+
+/* How many elements of the whole value there are. */
+static int64_t zfd_drawn(const zf_launch *l, int64_t count)
+{
+    return l->share ? zf_shape_count(l->share->whole) : count;
+}
+
+/* Packs of n elements, from each multiple of n on, have neighbours' numbers. */
+static bool zfd_share_fits(const zfd_share &s, int64_t n)
+{
+    return !s.rank || (s.steps[0] == 1 && s.dims[0] % n == 0);
+}
+
+/* The number of element i. */
+__device__ __forceinline__ int64_t zfd_number_of(const zfd_share &s, int64_t i)
+{
+    int64_t at = s.at;
+    if (!s.rank) return i;
+    for (int k = 0; k < s.rank; k++) {
+        const int64_t next = k + 1 < s.rank ? zfd_divide(i, s.by[k]) : 0;
+        at += (i - next * s.dims[k]) * s.steps[k];
+        i = next;
+    }
+    return at;
+}
+
 /* ---------------------------------------------------------------------------- dropout */
 
 /* y = dropout of x, elements i to i + N. A dropped element is 0 even if x is NaN. y may be x. */
@@ -314,14 +377,15 @@ __device__ __forceinline__ void zfd_dropped(const zfd_dropper &d, int64_t i, con
 }
 
 template <class T, int N>
-__global__ void zfd_dropout_kernel(int64_t first, int64_t count, zfd_dropout d, T *out, const T *x)
+__global__ void zfd_dropout_kernel(int64_t first, int64_t count, zfd_dropout d, zfd_share share,
+                                   T *out, const T *x)
 {
     zfd_dropper r = zfd_dropper_of(d);
     for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
          i += (int64_t)gridDim.x * blockDim.x * N) {
         float y[N];
         zfd_fetch(y, x + i, true);
-        zfd_dropped(r, i, y, y);
+        zfd_dropped(r, zfd_number_of(share, i), y, y);
         zfd_put_pack(out + i, y);
     }
 }
@@ -329,12 +393,13 @@ __global__ void zfd_dropout_kernel(int64_t first, int64_t count, zfd_dropout d, 
 template <class T> static void zfd_dropout_launch(const zf_launch *l)
 {
     const int n = zfd_wide<T>::count;
-    zfd_dropout d =
-        zfd_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream), zfd_count(&l->out));
+    const zfd_dropout d = zfd_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream),
+                                         zfd_drawn(l, zfd_count(&l->out)));
+    const zfd_share share = zfd_share_of(l, &l->out.shape);
     T *out = static_cast<T *>(l->out.data);
     const T *x = static_cast<const T *>(l->args[0].data);
-    ZFD_FLAT(l, n, zfd_count(&l->out), zfd_lies_well(0, 1, out, x), (zfd_dropout_kernel<T, n>),
-             (zfd_dropout_kernel<T, 1>), d, out, x)
+    ZFD_FLAT(l, n, zfd_count(&l->out), zfd_lies_well(0, 1, out, x) && zfd_share_fits(share, n),
+             (zfd_dropout_kernel<T, n>), (zfd_dropout_kernel<T, 1>), d, share, out, x)
 }
 
 static zf_status zfd_cuda_dropout(const zf_launch *l)

@@ -1,5 +1,6 @@
 /* Collectives on CUDA (ops/collective.c). With several ranks, the communicator puts them on the
- * stream of their queue. In a world of one they are a copy, or an addition to the accumulator. */
+ * stream of their queue, with what is along a dimension turned in scratch before or after the call.
+ * In a world of one they are a copy, or an addition to the accumulator. */
 
 /* The launch is a collective of more than one rank. */
 static bool zfd_is_among_ranks(const zf_launch *l)
@@ -58,6 +59,49 @@ static zf_status zfd_ask_ranks(const zf_launch *l, zf_collective *c)
     return l->comm->run(l->comm->self, c, l->error);
 }
 
+/* The dimension of an operand that a collective cuts, or of a result that it gathers. */
+static int zfd_cut_dim(const zf_launch *l)
+{
+    return (int)(l->op == ZF_OP_all_to_all       ? ZF_INT(l, all_to_all, dim)
+                 : l->op == ZF_OP_reduce_scatter ? ZF_INT(l, reduce_scatter, dim)
+                                                 : 0);
+}
+
+static int zfd_gathered_dim(const zf_launch *l)
+{
+    return (int)(l->op == ZF_OP_all_to_all   ? ZF_INT(l, all_to_all, from)
+                 : l->op == ZF_OP_all_gather ? ZF_INT(l, all_gather, dim)
+                                             : 0);
+}
+
+/* What lies in scratch before the call, and after it, of a collective along dimensions
+ * (ops/collective.c). */
+static size_t zfd_cuda_scratch_collective(const zf_launch *l)
+{
+    if (!zfd_is_among_ranks(l) || zfd_cut_dim(l) == zfd_gathered_dim(l)) return 0;
+    return zfd_bytes(l->op == ZF_OP_all_gather ? &l->out : &l->args[0]);
+}
+
+/* Moves all ranks' pieces, which lie side by side along dimension `dim` of `whole`, to where they
+ * lie one after the other in scratch; or `back`. */
+static void zfd_turn_pieces(const zf_launch *l, const zf_array *whole, int dim, bool back)
+{
+    const int64_t world = ZF_INT(l, all_gather, world), rows = zfd_span(&whole->shape, 0, dim),
+                  row = zfd_span(&whole->shape, dim, whole->shape.rank) / world;
+    const int64_t dims[3] = {world, rows, row}, side[3] = {row, world * row, 1},
+                  apart[3] = {rows * row, row, 1};
+    zfd_box b;
+    memset(&b, 0, sizeof b);
+    b.walk.rank = 3;
+    for (int k = 0; k < 3; k++) {
+        b.walk.dims[k] = dims[k];
+        b.walk.strides[back][k] = side[k], b.walk.strides[!back][k] = apart[k];
+    }
+    b.from = static_cast<const char *>(back ? l->scratch : whole->data);
+    b.to = static_cast<char *>(back ? whole->data : l->scratch);
+    zfd_box_copy(l, b, false);
+}
+
 static zf_status zfd_copy_own(const zf_launch *l, const zf_collective *c)
 {
     if (c->in == c->out || !zfd_count(&l->out)) return ZF_OK;
@@ -82,7 +126,16 @@ static zf_status zfd_cuda_collective(const zf_launch *l)
 {
     zf_collective c = zf_collective_of(l);
     int64_t count = zfd_count(&l->out);
-    if (zfd_is_among_ranks(l)) return zfd_ask_ranks(l, &c);
+    if (zfd_is_among_ranks(l)) {
+        const bool along = zfd_cuda_scratch_collective(l) > 0;
+        zf_status status;
+        if (along && l->op != ZF_OP_all_gather)
+            zfd_turn_pieces(l, &l->args[0], zfd_cut_dim(l), false);
+        status = zfd_ask_ranks(l, &c);
+        if (along && l->op != ZF_OP_reduce_scatter && !status)
+            zfd_turn_pieces(l, &l->out, zfd_gathered_dim(l), true);
+        return status ? status : zfd_launched(l);
+    }
     if (!count) return ZF_OK;
     if (!c.add) return zfd_copy_own(l, &c);
     switch (l->out.dtype) {
@@ -95,9 +148,9 @@ static zf_status zfd_cuda_collective(const zf_launch *l)
     }
 }
 
-ZFD_KERNEL(all_gather, zfd_cuda_collective, NULL)
-ZFD_KERNEL(reduce_scatter, zfd_cuda_collective, NULL)
+ZFD_KERNEL(all_gather, zfd_cuda_collective, zfd_cuda_scratch_collective)
+ZFD_KERNEL(reduce_scatter, zfd_cuda_collective, zfd_cuda_scratch_collective)
 ZFD_KERNEL(all_reduce, zfd_cuda_collective, NULL)
-ZFD_KERNEL(all_to_all, zfd_cuda_collective, NULL)
+ZFD_KERNEL(all_to_all, zfd_cuda_collective, zfd_cuda_scratch_collective)
 ZFD_KERNEL(bcast, zfd_cuda_collective, NULL)
 ZFD_KERNEL(send, zfd_cuda_send, NULL)

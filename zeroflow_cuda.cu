@@ -73,6 +73,7 @@
 #include "ops/linear.cu"
 #include "ops/quantized_linear.cu"
 #include "ops/head.cu"
+#include "ops/head_part.cu"
 #include "ops/fused_norm.cu"
 #include "ops/fused_softmax.cu"
 #include "ops/documents.cu"
@@ -119,19 +120,6 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
                              "CPU backend has it",
-                             zf_launch_name(l), (int)l->node);
-    if (l->share)
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: random numbers of a value that is cut are not made on "
-                             ZFD_GPU ", but on the CPU; with p=0 it has a kernel",
-                             zf_launch_name(l), (int)l->node);
-    if ((l->op == ZF_OP_all_gather && ZF_INT(l, all_gather, dim)) ||
-        (l->op == ZF_OP_reduce_scatter && ZF_INT(l, reduce_scatter, dim)) ||
-        (l->op == ZF_OP_all_to_all && ZF_INT(l, all_to_all, dim) != ZF_INT(l, all_to_all, from)))
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: along a dimension it has no kernel on " ZFD_GPU ", but on "
-                             "the CPU; "
-                             "without dim, along dimension 0, it has one",
                              zf_launch_name(l), (int)l->node);
     if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,

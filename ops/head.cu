@@ -1,5 +1,5 @@
 /* The head of a language model on CUDA: head_loss, head_logp and its gradient (ops/head.c,
- * ops/logp.c).
+ * ops/logp.c). Those of classes that ranks share are in head_part.cu.
  *
  *     x tile [T,K]  w [V,K]                     1. z = x w^T, f32                    cuBLASLt
  *          \        /                           2. of each row of z + b: the largest, the sum of
@@ -21,7 +21,8 @@ enum {
     ZFD_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
     ZFD_HEAD_MOST = 8192,    /* rows of a tile */
     ZFD_HEAD_PIECE = 32,     /* rows of a column that one thread adds */
-    ZFD_HEAD_PACK = 4        /* columns of a thread */
+    ZFD_HEAD_PACK = 4,       /* columns of a thread */
+    ZFD_HEAD_ELSEWHERE = INT32_MAX
 };
 /* Saved values, as in ops/head.c. */
 enum { ZFD_HEAD_DX, ZFD_HEAD_DW, ZFD_HEAD_DB, ZFD_HEAD_BEST };
@@ -30,11 +31,12 @@ enum { ZFD_LOGP_DW, ZFD_LOGP_DB };
 
 static const float zfd_head_f16 = 16384;
 
-/* A row, as dz needs it: exp(z - base) over is the probability. label: -1 where the row adds
- * nothing. */
+/* A row, as dz needs it: exp(z - base) over, which is the probability, and `at` more at the label.
+ * label: -1 where the row adds nothing, ZFD_HEAD_ELSEWHERE where these classes do not have it. */
 typedef struct alignas(16) zfd_head_row {
     float base, over;
-    int32_t label, unused;
+    int32_t label;
+    float at;
 } zfd_head_row;
 
 /* The maximum of some numbers, NaN being the largest; the first index at which it is; and the sum
@@ -128,22 +130,23 @@ __device__ __forceinline__ void zfd_head_bias(float (&b)[ZFD_HEAD_PACK], const T
         b[i] = bias && col + i < classes ? zfd_to_f32(bias[col + i]) : 0;
 }
 
-/* The labels, and what their check needs. */
+/* The labels, and what their check needs. Logits are those of `here` classes from `first` on. */
 typedef struct zfd_head_labels {
     const void *data;
     bool wide; /* labels are i64 */
-    int64_t ignored, classes;
+    int64_t ignored, classes, first, here;
     zfd_fault *fault;
     int32_t op, node;
 } zfd_head_labels;
 
-/* -1: the row adds nothing. */
+/* As in zfd_head_row. */
 __device__ __forceinline__ int32_t zfd_head_label(const zfd_head_labels &l, int64_t row)
 {
     const int64_t label = l.wide ? static_cast<const int64_t *>(l.data)[row]
                                  : static_cast<const int32_t *>(l.data)[row];
     if (label == l.ignored) return -1;
-    if (label >= 0 && label < l.classes) return (int32_t)label;
+    if (label >= l.first && label < l.first + l.here) return (int32_t)(label - l.first);
+    if (label >= 0 && label < l.classes) return ZFD_HEAD_ELSEWHERE;
     zfd_fault what = {ZFD_FAULT_LABEL, l.op, l.node, row, label, l.classes, 0, l.ignored};
     zfd_report(l.fault, what);
     return -1;
@@ -157,25 +160,48 @@ typedef struct zfd_head_scores {
     bool labelled; /* rows without a label have no best class */
 } zfd_head_scores;
 
-/* sum over v of p (lse - z) of a row, by all threads of the block; valid in thread 0. */
-template <class T>
-__device__ __forceinline__ float zfd_head_entropy(const float *of, const T *bias, int64_t classes,
-                                                  float scale, zfd_head_row row, float *parts)
+/* The sum of add(v) over the classes, by all threads of the block; valid in thread 0. */
+template <class F>
+__device__ __forceinline__ float zfd_head_sum(int64_t classes, float *parts, F add)
 {
-    const float lse = row.base - logf(row.over);
     float part = 0, all = 0;
-    for (int64_t v = threadIdx.x; v < classes; v += blockDim.x) {
-        const float x = (of[v] + (bias ? zfd_to_f32(bias[v]) : 0)) * scale;
-        const float p = expf(x - row.base) * row.over;
-        if (p > 0) part += p * (lse - x);
-    }
-    for (int step = ZFD_WARP / 2; step; step /= 2)
-        part += zfd_shuffle_xor(part, step);
+    for (int64_t v = threadIdx.x; v < classes; v += blockDim.x) part += add(v);
+    for (int step = ZFD_WARP / 2; step; step /= 2) part += zfd_shuffle_xor(part, step);
     __syncthreads();
     if (threadIdx.x % ZFD_WARP == 0) parts[threadIdx.x / ZFD_WARP] = part;
     __syncthreads();
     for (unsigned k = 0; k < blockDim.x / ZFD_WARP; k++) all += parts[k];
     return all;
+}
+
+/* What z + bias of a row is, times `scale`, by all threads of the block; valid in warp 0. */
+template <class T>
+__device__ __forceinline__ zfd_head_top zfd_head_top_of(const float *of, const T *bias, bool lies,
+                                                        int64_t classes, float scale,
+                                                        zfd_head_top *warps)
+{
+    const int lane = (int)threadIdx.x % ZFD_WARP, warp = (int)threadIdx.x / ZFD_WARP;
+    zfd_head_top t = {-INFINITY, 0, INT32_MAX};
+    int64_t col = threadIdx.x * (int64_t)ZFD_HEAD_PACK;
+    if (col < classes) t.best = (int)col;
+    for (; col < classes; col += blockDim.x * (int64_t)ZFD_HEAD_PACK) {
+        float x[ZFD_HEAD_PACK], b[ZFD_HEAD_PACK];
+        zfd_load(x, of + col);
+        zfd_head_bias(b, bias, lies, col, classes);
+#pragma unroll
+        for (int i = 0; i < ZFD_HEAD_PACK; i++)
+            x[i] = col + i < classes ? (x[i] + b[i]) * scale : -INFINITY;
+        zfd_head_add_pack<T>(t, x, (int)col);
+    }
+    t = zfd_head_warp(t);
+    __syncthreads(); /* warps[] may still be in use for the row before */
+    if (lane == 0) warps[warp] = t;
+    __syncthreads();
+    if (warp == 0) {
+        zfd_head_top none = {-INFINITY, 0, INT32_MAX};
+        t = zfd_head_warp(lane < (int)blockDim.x / ZFD_WARP ? warps[lane] : none);
+    }
+    return t;
 }
 
 /* A block computes a row of z[0..rows, 0..ld). Row 0 is row `first` of labels and scores. */
@@ -185,33 +211,13 @@ static __global__ void zfd_head_rows(const float *z, int64_t ld, const T *bias, 
                                      zfd_head_row *made, zfd_head_scores to)
 {
     ZFD_SHARED(zfd_head_top, warps);
-    const int lane = (int)threadIdx.x % ZFD_WARP, warp = (int)threadIdx.x / ZFD_WARP;
-    const int64_t classes = labels.classes;
+    const int64_t classes = labels.here;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *of = z + row * ld;
-        zfd_head_top t = {-INFINITY, 0, INT32_MAX};
-        int64_t col = threadIdx.x * (int64_t)ZFD_HEAD_PACK;
-        if (col < classes) t.best = (int)col;
-        for (; col < classes; col += blockDim.x * (int64_t)ZFD_HEAD_PACK) {
-            float x[ZFD_HEAD_PACK], b[ZFD_HEAD_PACK];
-            zfd_load(x, of + col);
-            zfd_head_bias(b, bias, lies, col, classes);
-#pragma unroll
-            for (int i = 0; i < ZFD_HEAD_PACK; i++)
-                x[i] = col + i < classes ? (x[i] + b[i]) * to.scale : -INFINITY;
-            zfd_head_add_pack<T>(t, x, (int)col);
-        }
-        t = zfd_head_warp(t);
-        __syncthreads(); /* warps[] may still be in use for the row before */
-        if (lane == 0) warps[warp] = t;
-        __syncthreads();
-        if (warp == 0) {
-            zfd_head_top none = {-INFINITY, 0, INT32_MAX};
-            t = zfd_head_warp(lane < (int)blockDim.x / ZFD_WARP ? warps[lane] : none);
-        }
+        const zfd_head_top t = zfd_head_top_of(of, bias, lies, classes, to.scale, warps);
         if (threadIdx.x == 0) {
             const int32_t label = zfd_head_label(labels, first + row);
-            zfd_head_row r = {zfd_head_base(t.most), 1 / t.sum, label, 0};
+            zfd_head_row r = {zfd_head_base(t.most), 1 / t.sum, label, -1};
             float at = label >= 0 ? of[label] : 0;
             if (label >= 0 && bias) at += zfd_to_f32(bias[label]);
             const float loss = label >= 0 ? r.base - at * to.scale + logf(t.sum) : 0;
@@ -222,15 +228,21 @@ static __global__ void zfd_head_rows(const float *z, int64_t ld, const T *bias, 
         }
         if (!to.entropy) continue;
         __syncthreads();
-        const float entropy = zfd_head_entropy(of, bias, classes, to.scale, made[row],
-                                               reinterpret_cast<float *>(warps));
-        if (threadIdx.x == 0) to.entropy[first + row] = made[row].label >= 0 ? entropy : 0;
+        const zfd_head_row r = made[row];
+        const float lse = r.base - logf(r.over);
+        const float entropy =
+            zfd_head_sum(classes, reinterpret_cast<float *>(warps), [&](int64_t v) {
+                const float x = (of[v] + (bias ? zfd_to_f32(bias[v]) : 0)) * to.scale;
+                const float p = expf(x - r.base) * r.over;
+                return p > 0 ? p * (lse - x) : 0;
+            });
+        if (threadIdx.x == 0) to.entropy[first + row] = r.label >= 0 ? entropy : 0;
     }
 }
 
 /* The weights of rows' losses: one number, or one of each row of the tile. */
 typedef struct zfd_head_weights {
-    const float *at;
+    const float *at; /* NULL: 1 */
     bool by_row;
     float factor;      /* of dz */
     const float *most; /* f16: the largest weight, by which dz is divided; else NULL */
@@ -253,14 +265,15 @@ static __global__ void zfd_head_slopes(const float *z, T *dz, int64_t ld, const 
         float sum[ZFD_HEAD_PACK] = {0};
         for (int64_t row = piece * ZFD_HEAD_PIECE; row < end; row++) {
             const zfd_head_row r = made[row];
-            const float by = weights.factor * weights.at[weights.by_row ? row : 0];
+            const float by =
+                weights.at ? weights.factor * weights.at[weights.by_row ? row : 0] : weights.factor;
             const float of_dz = !weights.most ? by : most != 0 ? by / most * zfd_head_f16 : 0;
             float x[ZFD_HEAD_PACK];
             zfd_load(x, z + row * ld + col);
 #pragma unroll
             for (int i = 0; i < ZFD_HEAD_PACK; i++) {
-                float slope = zfd_head_exp<T>((x[i] + b[i]) * scale - r.base) * r.over -
-                              (col + i == r.label ? 1 : 0);
+                float slope = zfd_head_exp<T>((x[i] + b[i]) * scale - r.base) * r.over +
+                              (col + i == r.label ? r.at : 0);
                 if (r.label < 0 || col + i >= classes) slope = 0; /* even if z is NaN */
                 else sum[i] += by * slope;
                 x[i] = r.label < 0 ? 0 : of_dz * slope;
@@ -285,13 +298,15 @@ static __global__ void zfd_head_pieces(T *db, const float *pieces, int64_t count
     }
 }
 
-/* The largest magnitude of factor * weight[0..rows), by one block. */
-static __global__ void zfd_head_largest(float *most, const float *weight, int64_t rows, float factor)
+/* The largest magnitude of factor times `each` numbers of every `step`, `count` in all, by one
+ * block. */
+static __global__ void zfd_head_largest(float *most, const float *of, int64_t count, int each,
+                                        int step, float factor)
 {
     ZFD_SHARED(float, warps);
     float top = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        top = fmaxf(top, fabsf(factor * weight[row]));
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
+        top = fmaxf(top, fabsf(factor * of[i / each * step + i % each]));
     for (int step = ZFD_WARP / 2; step; step /= 2)
         top = fmaxf(top, zfd_shuffle_xor(top, step));
     if (threadIdx.x % ZFD_WARP == 0) warps[threadIdx.x / ZFD_WARP] = top;
@@ -398,13 +413,14 @@ static int64_t zfd_head_bytes(const zf_launch *l, int64_t ld)
     return max(least, min(share, most));
 }
 
-static zfd_head zfd_head_of(const zf_launch *l)
+/* Logits are those of `classes` of the rows of w. */
+static zfd_head zfd_head_with(const zf_launch *l, const zfd_head_values *of, int64_t classes)
 {
     zfd_head h;
     const zf_dtype dtype = l->args[0].dtype;
-    h.of = zfd_head_values_of(l);
+    h.of = *of;
     h.rows = l->args[0].shape.dims[0], h.width = l->args[0].shape.dims[1];
-    h.classes = l->args[1].shape.dims[0];
+    h.classes = classes;
     h.ld = zfd_div_up(h.classes, 16) * 16;
     h.size = zf_dtype_size(dtype), h.bytes = 0;
     h.made = dtype == ZF_BF16 && h.rows <= ZFD_HEAD_ONE_TILE && l->op == ZF_OP_head_loss ? ZF_BF16
@@ -421,10 +437,18 @@ static zfd_head zfd_head_of(const zf_launch *l)
     h.dz = dtype == ZF_F32 ? h.z : zfd_head_take(&h, l, h.tile * h.ld, h.size);
     h.blocks = zfd_blocks_by(ZF_INT(l, head_loss, bits), ZF_INT(l, head_loss, block),
                              ZF_INT(l, head_loss, scale));
-    h.w = h.blocks.bits ? zfd_head_take(&h, l, h.classes * h.width, h.size) : l->args[1].data;
+    h.w = l->args[1].data;
+    if (h.blocks.bits)
+        h.w = zfd_head_take(&h, l, l->args[1].shape.dims[0] * h.width, h.size);
     h.most = static_cast<float *>(zfd_head_take(&h, l, 1, sizeof(float)));
     h.work = zfd_head_take(&h, l, 0, 1);
     return h;
+}
+
+static zfd_head zfd_head_of(const zf_launch *l)
+{
+    const zfd_head_values of = zfd_head_values_of(l);
+    return zfd_head_with(l, &of, l->args[1].shape.dims[0]);
 }
 
 enum { ZFD_HEAD_LOGITS, ZFD_HEAD_TO_X, ZFD_HEAD_TO_W, ZFD_HEAD_PRODUCTS };
@@ -450,24 +474,30 @@ static zfd_gemm zfd_head_product(const zf_launch *l, const zfd_head *h, int whic
     return g;
 }
 
+/* Scratch, with the workspace of all products. */
+static size_t zfd_head_scratch(const zf_launch *l, const zfd_head *h)
+{
+    size_t work = 0;
+    for (int i = 0; i < 4 * ZFD_HEAD_PRODUCTS; i++) {
+        const int64_t classes = i & 2 ? h->classes - h->whole : h->whole;
+        size_t bytes =
+            zfd_gemm_scratch(l, zfd_head_product(l, h, i / 4, i & 1 ? h->rest : h->tile, classes));
+        if (bytes > work) work = bytes;
+    }
+    return h->bytes + work;
+}
+
 static size_t zfd_cuda_scratch_head(const zf_launch *l)
 {
     const zfd_head h = zfd_head_of(l);
-    size_t work = 0;
-    for (int i = 0; i < 4 * ZFD_HEAD_PRODUCTS; i++) {
-        const int64_t classes = i & 2 ? h.classes - h.whole : h.whole;
-        size_t bytes =
-            zfd_gemm_scratch(l, zfd_head_product(l, &h, i / 4, i & 1 ? h.rest : h.tile, classes));
-        if (bytes > work) work = bytes;
-    }
-    return h.bytes + work;
+    return zfd_head_scratch(l, &h);
 }
 
-/* The product of a tile of `rows` rows from `first` on: for the first h.whole classes, then for the
- * rest. cuBLASLt's fast kernels need the classes as a multiple of 16 bytes, and a vocabulary may
+/* The product of a tile of `rows` rows from `first` on, dx of these being at `dx`: for the first
+ * h.whole classes, then for the rest. cuBLASLt's fast kernels need the classes as a multiple of 16 bytes, and a vocabulary may
  * have any size. */
 static zf_status zfd_head_multiply(const zf_launch *l, const zfd_head *h, int which, int64_t first,
-                                   int64_t rows, float alpha)
+                                   int64_t rows, float alpha, void *dx)
 {
     const size_t made = zf_dtype_size(h->made);
     const char *x = static_cast<const char *>(l->args[0].data) +
@@ -478,8 +508,6 @@ static zf_status zfd_head_multiply(const zf_launch *l, const zfd_head *h, int wh
         const zfd_gemm g = zfd_head_product(l, h, which, rows, count);
         const char *w = static_cast<const char *>(h->w) + (size_t)(from * h->width) * h->size;
         const char *dz = static_cast<const char *>(h->dz) + (size_t)from * h->size;
-        char *dx = static_cast<char *>(zfd_head_data(h->of.dx)) +
-                   (size_t)(first * h->width) * made;
         char *dw = static_cast<char *>(zfd_head_data(h->of.dw)) +
                    (size_t)(from * h->width) * made;
         if (which == ZFD_HEAD_LOGITS)
@@ -503,34 +531,41 @@ static zfd_head_weights zfd_head_weights_of(const zf_launch *l, const zfd_head *
     return w;
 }
 
-/* Steps 2 to 4 of a tile, after its z. */
-template <class T>
-static void zfd_head_middle(const zf_launch *l, const zfd_head *h, int64_t first, int64_t rows,
-                            bool slopes)
+/* The labels of logits of the classes from `first` on, of `classes`. */
+static zfd_head_labels zfd_head_labels_of(const zf_launch *l, const zfd_head *h, int64_t first,
+                                          int64_t classes)
 {
-    const zfd_device *d = zfd_device_of(l);
+    const zfd_head_labels labels = {l->args[2].data,
+                                    l->args[2].dtype == ZF_I64,
+                                    ZF_INT(l, head_loss, ignore),
+                                    classes,
+                                    first,
+                                    h->classes,
+                                    zfd_device_of(l)->fault,
+                                    (int32_t)l->op,
+                                    l->node};
+    return labels;
+}
+
+/* Threads of a block that has a row. */
+static int zfd_head_threads(const zfd_head *h)
+{
+    return h->classes < 4096 ? ZFD_THREADS : 2 * ZFD_THREADS;
+}
+
+/* Steps 3 and 4 of a tile, after h->of_rows. */
+template <class T>
+static void zfd_head_backward(const zf_launch *l, const zfd_head *h, int64_t first, int64_t rows,
+                              const zfd_head_weights &weights)
+{
     const T *bias = static_cast<const T *>(h->of.bias);
     const bool lies = zfd_lies_well(0, 0, bias);
     const unsigned across = (unsigned)zfd_div_up(h->ld, ZFD_THREADS * ZFD_HEAD_PACK);
     const int64_t pieces = zfd_div_up(rows, ZFD_HEAD_PIECE);
-    const zfd_head_labels labels = {l->args[2].data,
-                                    l->args[2].dtype == ZF_I64,
-                                    ZF_INT(l, head_loss, ignore),
-                                    h->classes,
-                                    d->fault,
-                                    (int32_t)l->op,
-                                    l->node};
     void *db = zfd_head_data(h->of.db);
-    const int threads = h->classes < 4096 ? ZFD_THREADS : 2 * ZFD_THREADS;
-    zfd_head_scores scores = h->of.scores;
-    if (l->op == ZF_OP_head_loss) scores.loss = h->loss;
-    ZFD_LAUNCH(zfd_head_rows<T>, zfd_grid(l, rows), threads, ZFD_WARP * sizeof(zfd_head_top),
-               zfd_stream(l), h->z, h->ld, bias, lies, rows, first, labels, h->of_rows, scores);
-    if (!slopes) return;
     ZFD_LAUNCH(zfd_head_slopes<T>, dim3(across, pieces < 65535 ? (unsigned)pieces : 65535u),
                ZFD_THREADS, 0, zfd_stream(l), h->z, static_cast<T *>(h->dz), h->ld, bias, lies,
-               rows, h->classes, h->of_rows, zfd_head_weights_of(l, h, first), h->of.scale,
-               h->pieces);
+               rows, h->classes, h->of_rows, weights, h->of.scale, h->pieces);
     if (db && h->made == ZF_F32)
         ZFD_LAUNCH(zfd_head_pieces<float>, zfd_grid(l, zfd_div_up(h->classes, ZFD_THREADS)),
                    ZFD_THREADS, 0, zfd_stream(l), static_cast<float *>(db), h->pieces, pieces,
@@ -541,10 +576,25 @@ static void zfd_head_middle(const zf_launch *l, const zfd_head *h, int64_t first
                    h->classes, first > 0);
 }
 
+/* Steps 2 to 4 of a tile, after its z. */
+template <class T>
+static void zfd_head_middle(const zf_launch *l, const zfd_head *h, int64_t first, int64_t rows,
+                            bool slopes)
+{
+    const T *bias = static_cast<const T *>(h->of.bias);
+    zfd_head_scores scores = h->of.scores;
+    if (l->op == ZF_OP_head_loss) scores.loss = h->loss;
+    ZFD_LAUNCH(zfd_head_rows<T>, zfd_grid(l, rows), zfd_head_threads(h),
+               ZFD_WARP * sizeof(zfd_head_top), zfd_stream(l), h->z, h->ld, bias,
+               zfd_lies_well(0, 0, bias), rows, first, zfd_head_labels_of(l, h, 0, h->classes),
+               h->of_rows, scores);
+    if (slopes) zfd_head_backward<T>(l, h, first, rows, zfd_head_weights_of(l, h, first));
+}
+
 /* Dequantises w into scratch. */
 template <class T> static void zfd_head_dequantize(const zf_launch *l, const zfd_head *h)
 {
-    const int64_t records = h->classes * (h->width / h->blocks.block);
+    const int64_t records = l->args[1].shape.dims[0] * (h->width / h->blocks.block);
     ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0, zfd_stream(l),
                static_cast<T *>(const_cast<void *>(h->w)),
                static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false);
@@ -576,16 +626,20 @@ static zf_status zfd_cuda_head(const zf_launch *l)
     if (f16 && weight)
         ZFD_LAUNCH(zfd_head_largest, 1, 4 * ZFD_THREADS, ZFD_WARP * sizeof(float), zfd_stream(l),
                    h.most, static_cast<const float *>(weight->data),
-                   weight->shape.rank ? h.rows : 1, h.of.factor);
+                   weight->shape.rank ? h.rows : 1, 1, 1, h.of.factor);
     for (int64_t first = 0; first < h.rows && !status; first += h.tile) {
         const int64_t rows = first + h.tile < h.rows ? h.tile : h.rest;
-        status = zfd_head_multiply(l, &h, ZFD_HEAD_LOGITS, first, rows, 1);
+        status = zfd_head_multiply(l, &h, ZFD_HEAD_LOGITS, first, rows, 1, NULL);
         if (status) return status;
         ZFD_FLOATS(l, l->args[0].dtype, T, {
             zfd_head_middle<T>(l, &h, first, rows, dx || dw || db);
         })
-        if (dx) status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_X, first, rows, alpha);
-        if (dw && !status) status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_W, first, rows, alpha);
+        if (dx)
+            status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_X, first, rows, alpha,
+                                       static_cast<char *>(dx) +
+                                           (size_t)(first * h.width) * zf_dtype_size(h.made));
+        if (dw && !status)
+            status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_W, first, rows, alpha, NULL);
     }
     if (status) return status;
     if (f16) zfd_head_weigh_all(l, &h);

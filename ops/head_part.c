@@ -25,7 +25,7 @@
  *     dpart[r,s,1] = -dy[r] e^(m[r,s] - lse[r])      dpart[r,s,2] = dy[r]
  *     dz[r,v] = (dpart[r,s,1] e^(z[r,v] - m[r,s]) + dpart[r,s,2] (v = label[r])) / temperature
  *
- * Results are f32, or f64 for f64 operands. There is no kernel on CUDA. */
+ * Results are f32, or f64 for f64 operands. */
 
 /* Rows of w of one section; 0: the attributes do not fit `rows` rows. */
 static int64_t zfi_head_section(const zf_attribute *attributes, int64_t rows)

@@ -50,6 +50,8 @@ typedef struct apart {
     zf_backend backend;
     zf_backend *inner;
     size_t shift; /* elements that operands begin after the start of their allocation */
+    int share;    /* of what draws: -1: it is whole; else a share that is cut along this dimension */
+    bool runs;    /* whose elements of it are not neighbours */
     test *t;
 } apart;
 
@@ -103,7 +105,7 @@ static zf_status apart_check(void *self, const zf_launch *l)
     apart *a = self;
     zf_launch inner = *l;
     inner.backend = a->inner->self;
-    return a->inner->check(a->inner->self, &inner);
+    return a->inner->check ? a->inner->check(a->inner->self, &inner) : ZF_OK;
 }
 
 /* The array in device memory: the piece that lies there already, or a new one. */
@@ -129,10 +131,23 @@ static bool move_out(apart *a, piece *pieces, int *count, zf_array *array, bool 
     return true;
 }
 
+/* The second of two halves of a value, or every second run of it. */
+static zf_share share_of(const apart *a, const zf_launch *l)
+{
+    const zf_array *of = l->op == ZF_OP_attention_grad ? &l->args[0] : &l->out;
+    const bool heads = strstr(zf_launch_name(l), "attention") != NULL && a->share == 2;
+    const int d = a->share < of->shape.rank ? a->share : 0;
+    const int64_t n = of->shape.dims[d], each = heads ? n / ZF_INT(l, attention, heads) : 1;
+    zf_share share = {.whole = of->shape};
+    share.whole.dims[d] *= 2, share.at[d] = a->runs ? each : n, share.run[d] = a->runs ? each : 0;
+    return share;
+}
+
 static zf_status apart_launch(void *self, const zf_launch *l)
 {
     apart *a = self;
     zf_launch inner = *l;
+    zf_share share;
     zf_array args[PIECES / 2], saved[ZF_MAX_SAVED];
     piece pieces[PIECES];
     int count = 0;
@@ -140,6 +155,8 @@ static zf_status apart_launch(void *self, const zf_launch *l)
     size_t scratch = apart_scratch(self, l);
     unsigned char *host = NULL;
     inner.backend = a->inner->self;
+    if (a->share >= 0 && zf_op_traits_of(l->op) & ZF_OP_RANDOM)
+        share = share_of(a, l), inner.share = &share;
     inner.args = args;
     for (int i = 0; i < l->arg_count && good; i++) {
         args[i] = l->args[i];
@@ -203,6 +220,7 @@ static apart apart_of(test *t, zf_backend *inner, size_t shift)
                                .check = apart_check},
                    .inner = inner,
                    .shift = shift,
+                   .share = -1,
                    .t = t};
 }
 
@@ -262,8 +280,10 @@ static int roundings(const op_case *c)
 static int inner_roundings(const op_case *c)
 {
     if (strstr(c->text, "quantized_linear ")) return 1;
-    if (strstr(c->text, "head_logp_grad ")) return 1;
-    if (strstr(c->text, "head_logp ") && strstr(c->text, "bits=")) return 1;
+    if (strstr(c->text, "head_logp_grad ") || strstr(c->text, "head_part_grad ")) return 1;
+    if ((strstr(c->text, "head_logp ") || strstr(c->text, "head_part ")) &&
+        strstr(c->text, "bits="))
+        return 1;
     if (strstr(c->text, "head_loss ") && strstr(c->text, "bits=")) return 2;
     if (strstr(c->text, "linear ") && strstr(c->text, "activation=")) return 1;
     return strstr(c->text, "attention_grad") ? 3 : strstr(c->text, "attention ") ? 1 : 0;
@@ -379,23 +399,6 @@ stop:
     session_close(s);
 }
 
-/* Operators that have no kernel on CUDA yet (ops/head_part.c, ops/repeat.c): zf_compile refuses them. */
-static bool is_of_cpu_alone(const op_case *c)
-{
-    return !strncmp(c->row, "head_part", 9) || !strncmp(c->row, "head_join", 9) ||
-           !strncmp(c->row, "repeat", 6);
-}
-
-static void check_refused(test *t, session *s, zf_backend *cuda, const op_case *c, const sizes *z)
-{
-    result none = {.values = kept[0], .raw = kept_raw[0]};
-    fill(c, z, ZF_F32, false);
-    if (!run_on(t, s, cuda, c, z, ZF_F32, &none) ||
-        !strstr(s->error.text, "there is no such operator on CUDA"))
-        wrong(t, __LINE__, c, z, "it is not refused: %s", s->error.text);
-    session_close(s);
-}
-
 /* Runs all cases that the table has for the row after which the test is named. */
 static void check_row(test *t)
 {
@@ -416,10 +419,6 @@ static void check_row(test *t)
         bool narrow = is_float_kind(c->operands[0]) && strcmp(c->row, "cast");
         bool squares = strstr(c->text, "attention") != NULL; /* of its length: shapes of its own */
         if (strcmp(c->row, row) || needs_f64(c)) continue;
-        if (is_of_cpu_alone(c)) {
-            if (fits(c, &z[n < CASES])) check_refused(t, &s, cuda, c, &z[n < CASES]);
-            continue;
-        }
         for (size_t i = 0; i < (n < CASES ? count : 1); i++)
             for (int dtype = ZF_F32; dtype <= (narrow ? ZF_F16 : ZF_F32); dtype++) {
                 bool large = i >= count - 2 || (squares && n >= CASES);
@@ -487,6 +486,55 @@ TEST_ONCE(cuda_replays_steps)
     }
 }
 
+/* The operator of a case draws, and its value may be cut along dimension `d`. */
+static bool draws_along(const op_case *c, int d)
+{
+    if (!strncmp(c->row, "attention", 9)) return d < (strstr(c->text, "causal") ? 1 : 3);
+    if (!strncmp(c->row, "masked_softmax", 14)) return d < 1;
+    return !strcmp(c->row, "dropout") || !strcmp(c->row, "draw");
+}
+
+/* What a rank draws of a value that is cut is what the whole value has there, as on the CPU. */
+TEST_ONCE(cuda_shares_draw_as_on_the_cpu)
+{
+    static const sizes some[] = {{7, 33, 3}, {6, 32, 4}};
+    static session s;
+    zf_error error = {ZF_OK, ""};
+    zf_backend *backends[2] = {NULL};
+    int ran = 0;
+    backends[0] =
+        zf_cpu_backend(&(zf_cpu_desc){.reference = true, .allocator = t->allocator}, &error);
+    NEED(t, backends[0], &error);
+    test_defer(t, free_backend, backends[0]);
+    backends[1] = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
+    NEED(t, backends[1], &error);
+    test_defer(t, free_backend, backends[1]);
+    test_defer(t, session_end, &s);
+    for (int n = 0; n < 4 * CASES; n++) {
+        const op_case *c = &cases[n / 4];
+        const sizes *z = &some[n / 4 % 2];
+        const zf_dtype dtype = n / 4 % 3 == 2 && is_float_kind(c->operands[0]) ? ZF_BF16 : ZF_F32;
+        part parts[PARTS];
+        int count = 0;
+        bool good = true;
+        if (!(c->flags & RANDOM) || !draws_along(c, n % 4) || needs_f64(c) || !fits(c, z)) continue;
+        fill(c, z, dtype, false);
+        for (int b = 0; b < 2 && good; b++) {
+            apart a = apart_of(t, backends[b], 0);
+            result r = {.values = kept[!b], .raw = kept_raw[b]};
+            a.backend.self = &a, a.share = n % 4, a.runs = n / 8 % 2;
+            good = !run_on(t, &s, &a.backend, c, z, b ? dtype : ZF_F32, &r);
+            if (!good && s.error.status != ZF_ERR_PARSE) stopped(t, __LINE__, c, z, &s);
+            if (good) count = parts_of(&s, c, parts);
+            session_close(&s);
+        }
+        check_report(t, c, z, dtype);
+        if (good) compare(t, c, z, dtype, parts, count, "a share");
+        ran += good;
+    }
+    CHECK(t, ran > 15);
+}
+
 #ifdef EMULATION
 static void usual_device(void *nothing)
 {
@@ -518,7 +566,7 @@ TEST_ONCE(cuda_waves_of_64_have_the_bits_of_32)
         part parts[PARTS];
         int count = 0;
         bool good;
-        if (needs_f64(c) || is_of_cpu_alone(c) || !fits(c, &z)) continue;
+        if (needs_f64(c) || !fits(c, &z)) continue;
         fill(c, &z, dtype, false);
         good = !run_case(t, &s, c, &z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want);
         session_close(&s);

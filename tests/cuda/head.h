@@ -45,6 +45,58 @@
 {{"saved", "f[R,M] f[N,M] l[R] v[R] f[N]", LOGP_GRAD "\nsaved %7 {index=1} : g[N]", NORM, 160, 0,
   NEEDS_N | REFUSED},
  {181, 67, 7}},
+/* Sections: all of them, and some of a rank, of which it has the labels or not. */
+#define PART_TYPES "f[R,M] f[N,M] l[R] f[N]"
+{{"head_part", PART_TYPES,
+  "head_part %1, %2, %3, %4 {ignore=-100 temperature=0.7 sections=4 entropy=true} : g[R,4,5]", NORM,
+  160, 0, NEEDS_N | NO_GRADIENT},
+ {170, 40, 16}},
+{{"head_part", PART_TYPES,
+  "head_part %1, %2, %3, %4 {ignore=-100 temperature=0.7 sections=6 first=0 of=120} : g[R,6,4]",
+  NORM, 160, 0, NEEDS_N | NO_GRADIENT},
+ {41, 40, 9}},
+{{"head_part", PART_TYPES,
+  "head_part %1, %2, %3, %4 {ignore=-100 temperature=0.7 sections=6 first=40 of=120 entropy=true} "
+  ": g[R,6,5]",
+  NORM, 160, 0, NEEDS_N | NO_GRADIENT},
+ {41, 40, 9}},
+{{"head_part", "f[R,128] f[N,128] l[R]",
+  "quantize %2 {bits=4 block=64} : u8[N,72]\n"
+  "head_part %1, %4, %3 {ignore=-100 temperature=2 bits=4 block=64 sections=2} : g[R,2,4]",
+  NORM, 400, 0, NEEDS_N | NO_GRADIENT},
+ {23, 40, 0}},
+#define PART_GRAD                                                                                  \
+    "scale %1 {by=1} : f[R,M]\n"                                                                   \
+    "head_part %6, %2, %3, %5 {ignore=-100 temperature=0.7 sections=5} : g[R,5,4]\n"               \
+    "head_join_grad %4, %7, %3 {ignore=-100} : g[R,5,4]\n"                                         \
+    "head_part_grad %6, %2, %3, %8, %7, %5 {ignore=-100 temperature=0.7 sections=5} : g[R,M]"
+#define PART_GRAD_TYPES "f[R,M] f[N,M] l[R] v[R] f[N]"
+{{"head_part_grad", PART_GRAD_TYPES, PART_GRAD, NORM, 160, 0, NEEDS_N | REFUSED}, {170, 40, 16}},
+{{"saved", PART_GRAD_TYPES, PART_GRAD "\nsaved %9 {index=0} : g[N,M]", NORM, 160, 0,
+  NEEDS_N | REFUSED},
+ {181, 65, 7}},
+{{"saved", PART_GRAD_TYPES, PART_GRAD "\nsaved %9 {index=1} : g[N]", NORM, 160, 0,
+  NEEDS_N | REFUSED},
+ {181, 65, 7}},
+{{"head_part_grad", PART_GRAD_TYPES,
+  "scale %1 {by=1} : f[R,M]\n"
+  "head_part %6, %2, %3, %5 {ignore=-100 temperature=0.7 sections=4 first=40 of=80} : g[R,4,4]\n"
+  "head_join_grad %4, %7, %3 {ignore=-100} : g[R,4,4]\n"
+  "head_part_grad %6, %2, %3, %8, %7, %5 "
+  "{ignore=-100 temperature=0.7 sections=4 first=40 of=80} : g[R,M]",
+  NORM, 160, 0, NEEDS_N | REFUSED},
+ {23, 40, 16}},
+#define JOIN "head_part %1, %2, %3, %4 {ignore=-100 temperature=0.7 sections=5 entropy=true} : g[R,5,5]\n"
+{{"saved", PART_TYPES, JOIN "head_join %5, %3 {ignore=-100} : g[R]\nsaved %6 {index=0} : g[R]",
+  NORM, 160, 0, NEEDS_N | REFUSED},
+ {41, 65, 7}},
+{{"saved", PART_TYPES, JOIN "head_join %5, %3 {ignore=-100} : g[R]\nsaved %6 {index=1} : i32[R]",
+  EXACT, 0, 0, NEEDS_N | REFUSED},
+ {41, 65, 1}},
+#undef PART_TYPES
+#undef PART_GRAD
+#undef PART_GRAD_TYPES
+#undef JOIN
 #undef LOGP_TYPES
 #undef LOGP
 #undef LOGP_GRAD

@@ -1,8 +1,12 @@
 /* expert_rows, dispatch, combine and choice_dots on CUDA (ops/experts.c).
  *
- * In expert_rows a block has an expert: it counts its choices, then gives them rows, ascending. With
- * a capacity, a thread for each choice counts in between those of the same expert that stay before
- * it. */
+ * expert_rows sorts choices by their expert, stably (rows.cu). With a capacity, it first sorts them
+ * by expert, place among the token's choices, priority and token: those beyond the capacity of
+ * their expert are dropped.
+ *
+ *     choices     2 0 2 1 0 2      sorted   0 0 | 1 | 2 2 2      capacity 2, priority
+ *                                  choice   1 4 | 3 | 0 2 5      by it: 5 0 2 of expert 2
+ *                                  row      0 1 | 2 | 4 - 5      2 is dropped */
 
 typedef struct zfd_experts {
     const void *of; /* experts of choices, i64 where `wide` */
@@ -10,6 +14,11 @@ typedef struct zfd_experts {
     zf_dtype priority_dtype;
     int64_t choices, k, experts, rows, capacity;
     int *out, *bounds, *slots, *counts;
+    uint32_t *keys[2], *positions[2], *sorts; /* of the sorts */
+    uint32_t *kept; /* of each choice, whether it stays; then in sorted order, how many did before */
+    int *starts;    /* of each expert, its first sorted choice; then of none */
+    int tiles;
+    size_t bytes; /* of scratch */
     bool wide;
     int32_t op, node;
     zfd_fault *fault;
@@ -23,118 +32,133 @@ __device__ __forceinline__ float zfd_float_at(const void *x, zf_dtype dtype, int
     return zfd_to_f32(static_cast<const zfd_f16 *>(x)[i]);
 }
 
-/* The number of threads before this one that are `in`; *all: of all threads. */
-__device__ __forceinline__ int zfd_block_before(bool in, int *counts, int *all)
+/* The expert of choice i; x.experts: there is none. */
+__device__ __forceinline__ int64_t zfd_expert_of(const zfd_experts &x, int64_t i)
 {
-    const int warp = (int)threadIdx.x / ZFD_WARP, lane = (int)threadIdx.x % ZFD_WARP;
-    const uint32_t mask = zfd_ballot(in);
-    int before = __popc(mask & ((1u << lane) - 1));
-    *all = 0;
-    if (!lane) counts[warp] = __popc(mask);
-    __syncthreads();
-    for (int w = 0; w < ZFD_THREADS / ZFD_WARP; w++) {
-        if (w < warp) before += counts[w];
-        *all += counts[w];
-    }
-    __syncthreads();
-    return before;
+    const int64_t e = zfd_index_at(x.of, x.wide, i);
+    return e >= 0 && e < x.experts ? e : x.experts;
 }
 
-static __global__ void zfd_expert_count_kernel(const zfd_experts x)
-{
-    ZFD_SHARED(int, counts);
-    for (int64_t e = blockIdx.x; e < x.experts; e += gridDim.x) {
-        int sum = 0;
-        for (int64_t first = 0; first < x.choices; first += ZFD_THREADS) {
-            const int64_t i = first + threadIdx.x;
-            const int64_t of = i < x.choices ? zfd_index_at(x.of, x.wide, i) : -1;
-            int all;
-            zfd_block_before(of == e, counts, &all);
-            sum += all;
-            if (e == 0 && i < x.choices && (of < 0 || of >= x.experts)) {
-                zfd_fault what = {ZFD_FAULT_EXPERT, x.op, x.node, i, of, x.experts, 0, 0};
-                zfd_report(x.fault, what);
-            }
-        }
-        if (!threadIdx.x) x.counts[e] = sum;
-    }
-}
-
-/* Choice a stays before b of the same expert. */
-__device__ __forceinline__ bool zfd_choice_before(const zfd_experts &x, int64_t a, int64_t b)
-{
-    if (a % x.k != b % x.k) return a % x.k < b % x.k;
-    if (x.priority) {
-        const float of_a = zfd_float_at(x.priority, x.priority_dtype, a),
-                    of_b = zfd_float_at(x.priority, x.priority_dtype, b);
-        if (of_a > of_b || of_a < of_b) return of_a > of_b;
-    }
-    return a < b;
-}
-
-static __global__ void zfd_expert_drop_kernel(const zfd_experts x)
+/* keys[i] = the expert of choice i. */
+static __global__ void zfd_expert_keys_kernel(const zfd_experts x, uint32_t *keys)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < x.choices;
          i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t e = zfd_index_at(x.of, x.wide, i);
-        int64_t before = 0;
-        const bool drops = e >= 0 && e < x.experts && x.capacity && x.counts[e] > x.capacity;
-        for (int64_t j = 0; j < x.choices && drops; j++)
-            before += j != i && zfd_index_at(x.of, x.wide, j) == e && zfd_choice_before(x, j, i);
-        x.slots[i] = e < 0 || e >= x.experts || (drops && before >= x.capacity) ? (int)x.rows : 0;
-    }
-    for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < x.rows;
-         r += (int64_t)gridDim.x * blockDim.x)
-        x.out[r] = (int)x.choices;
-}
-
-static __global__ void zfd_expert_place_kernel(const zfd_experts x)
-{
-    ZFD_SHARED(int, counts);
-    for (int64_t e = blockIdx.x; e < x.experts; e += gridDim.x) {
-        int64_t at = x.capacity ? e * x.capacity : 0;
-        for (int64_t k = 0; k < e && !x.capacity; k++) at += x.counts[k];
-        if (!threadIdx.x) x.bounds[2 * e] = (int)(at < x.rows ? at : x.rows);
-        for (int64_t first = 0; first < x.choices; first += ZFD_THREADS) {
-            const int64_t i = first + threadIdx.x;
-            const bool in = i < x.choices && zfd_index_at(x.of, x.wide, i) == e && !x.slots[i];
-            int all;
-            const int64_t row = at + zfd_block_before(in, counts, &all);
-            if (in) x.slots[i] = (int)(row < x.rows ? row : x.rows);
-            if (in && row < x.rows) x.out[row] = (int)i;
-            at += all;
-        }
-        if (threadIdx.x) continue;
-        x.bounds[2 * e + 1] = (int)(at < x.rows ? at : x.rows);
-        if (at > x.rows && e == x.experts - 1) {
-            zfd_fault what = {ZFD_FAULT_ROWS, x.op, x.node, 0, x.choices, x.rows, 0, 0};
-            for (int64_t k = 1; k < x.experts; k++)
-                if (x.counts[k] > x.counts[what.element]) what.element = k;
-            what.ignored = x.counts[what.element];
-            zfd_report(x.fault, what);
-        }
+        const int64_t e = zfd_expert_of(x, i);
+        zfd_fault what = {ZFD_FAULT_EXPERT, x.op, x.node, i, 0, x.experts, 0, 0};
+        what.value = zfd_index_at(x.of, x.wide, i);
+        if (e == x.experts) zfd_report(x.fault, what);
+        keys[i] = (uint32_t)e;
     }
 }
 
-static size_t zfd_cuda_scratch_expert_rows(const zf_launch *l)
+/* keys[i] ascends where the priority of choice i falls. */
+static __global__ void zfd_expert_priority_kernel(const zfd_experts x, uint32_t *keys)
 {
-    return ((size_t)zfd_count(&l->args[0]) + 3 * (size_t)ZF_INT(l, expert_rows, experts)) *
-           sizeof(int);
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < x.choices;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const float f = zfd_float_at(x.priority, x.priority_dtype, i);
+        const uint32_t bits = f == 0 ? 0 : __float_as_uint(f);
+        keys[i] = bits >> 31 ? bits : ~(bits | 0x80000000u);
+    }
+}
+
+/* keys[p] = the expert and the place of the choice at p; without positions that is p. */
+static __global__ void zfd_expert_places_kernel(const zfd_experts x, uint32_t *keys,
+                                                const uint32_t *positions)
+{
+    for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < x.choices;
+         p += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t i = positions ? positions[p] : p;
+        keys[p] = (uint32_t)(zfd_expert_of(x, i) * x.k + i % x.k);
+    }
+}
+
+/* starts[e] = the number of sorted keys below e * step. */
+static __global__ void zfd_expert_starts_kernel(const zfd_experts x, const uint32_t *keys,
+                                                int64_t step)
+{
+    for (int64_t e = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; e <= x.experts;
+         e += (int64_t)gridDim.x * blockDim.x)
+        x.starts[e] = zfd_sort_below(keys, (int)x.choices, (uint64_t)(e * step));
+}
+
+/* Of choices sorted by expert, place and priority, the first x.capacity of each expert stay. */
+static __global__ void zfd_expert_drop_kernel(const zfd_experts x, const uint32_t *keys,
+                                              const uint32_t *positions)
+{
+    for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < x.choices;
+         p += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t e = keys[p] / x.k;
+        x.slots[positions[p]] = e < x.experts && p - x.starts[e] < x.capacity;
+    }
+}
+
+/* kept[p] = whether the choice at p of those sorted by expert stays. */
+static __global__ void zfd_expert_kept_kernel(const zfd_experts x, const uint32_t *positions)
+{
+    for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < x.choices;
+         p += (int64_t)gridDim.x * blockDim.x)
+        x.kept[p] = (uint32_t)x.slots[positions[p]];
+}
+
+/* The first row of an expert. */
+__device__ __forceinline__ int64_t zfd_expert_first(const zfd_experts &x, int64_t e)
+{
+    return x.capacity ? e * x.capacity : x.starts[e];
+}
+
+/* Counts and bounds of experts, and rows without a choice. */
+static __global__ void zfd_expert_bounds_kernel(const zfd_experts x)
+{
+    const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                  step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t r = first; r < x.rows; r += step) x.out[r] = (int)x.choices;
+    for (int64_t e = first; e < x.experts; e += step) {
+        const int64_t count = x.starts[e + 1] - x.starts[e], at = zfd_expert_first(x, e),
+                      end = at + (x.capacity && count > x.capacity ? x.capacity : count);
+        x.counts[e] = (int)count;
+        x.bounds[2 * e] = (int)(at < x.rows ? at : x.rows);
+        x.bounds[2 * e + 1] = (int)(end < x.rows ? end : x.rows);
+        if (end <= x.rows || e < x.experts - 1) continue;
+        zfd_fault what = {ZFD_FAULT_ROWS, x.op, x.node, 0, x.choices, x.rows, 0, 0};
+        for (int64_t k = 0; k < x.experts; k++) {
+            const int64_t n = x.starts[k + 1] - x.starts[k];
+            if (n > what.ignored) what.element = k, what.ignored = n;
+        }
+        zfd_report(x.fault, what);
+    }
+}
+
+/* Gives rows to choices that are sorted by expert. */
+static __global__ void zfd_expert_place_kernel(const zfd_experts x, const uint32_t *keys,
+                                               const uint32_t *positions)
+{
+    for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < x.choices;
+         p += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t e = keys[p];
+        const uint32_t i = positions[p];
+        int64_t row = x.rows;
+        if (e < x.experts && !x.capacity) row = p;
+        if (e < x.experts && x.capacity && x.slots[i])
+            row = e * x.capacity + x.kept[p] - x.kept[x.starts[e]];
+        x.slots[i] = (int)(row < x.rows ? row : x.rows);
+        if (row < x.rows) x.out[row] = (int)i;
+    }
 }
 
 /* Saved value `index`, or so many numbers of scratch. */
-static int *zfd_expert_part(const zf_launch *l, int index, int64_t count, int **free)
+static int *zfd_expert_part(const zf_launch *l, zfd_experts *x, int index, int64_t count)
 {
-    const zf_array *saved = zfd_saved_out(l, index);
-    int *at = saved ? static_cast<int *>(saved->data) : *free;
-    if (!saved) *free += count;
-    return at;
+    const zf_array *saved = index < 0 ? NULL : zfd_saved_out(l, index);
+    char *at = static_cast<char *>(l->scratch);
+    if (at) at += x->bytes;
+    x->bytes += ((size_t)count * sizeof(int) + 15) / 16 * 16;
+    return saved ? static_cast<int *>(saved->data) : reinterpret_cast<int *>(at);
 }
 
-static zf_status zfd_cuda_expert_rows(const zf_launch *l)
+static zfd_experts zfd_experts_of(const zf_launch *l)
 {
-    int *free = static_cast<int *>(l->scratch);
-    unsigned grid, flat;
     zfd_experts x;
     memset(&x, 0, sizeof x);
     x.of = l->args[0].data, x.wide = l->args[0].dtype == ZF_I64;
@@ -143,15 +167,75 @@ static zf_status zfd_cuda_expert_rows(const zf_launch *l)
     x.experts = ZF_INT(l, expert_rows, experts), x.rows = ZF_INT(l, expert_rows, rows);
     x.capacity = ZF_INT(l, expert_rows, capacity);
     x.out = static_cast<int *>(l->out.data);
-    x.bounds = zfd_expert_part(l, 0, 2 * x.experts, &free);
-    x.slots = zfd_expert_part(l, 1, x.choices, &free);
-    x.counts = zfd_expert_part(l, 2, x.experts, &free);
     x.op = l->op, x.node = l->node, x.fault = zfd_device_of(l)->fault;
-    grid = zfd_grid(l, x.experts);
-    flat = zfd_grid(l, zfd_div_up((x.choices > x.rows ? x.choices : x.rows) + 1, ZFD_THREADS));
-    ZFD_LAUNCH(zfd_expert_count_kernel, grid, ZFD_THREADS, ZFD_THREADS, zfd_stream(l), x);
-    ZFD_LAUNCH(zfd_expert_drop_kernel, flat, ZFD_THREADS, 0, zfd_stream(l), x);
-    ZFD_LAUNCH(zfd_expert_place_kernel, grid, ZFD_THREADS, ZFD_THREADS, zfd_stream(l), x);
+    x.tiles = (int)zfd_div_up(x.choices, ZFD_SORT_TILE);
+    x.bounds = zfd_expert_part(l, &x, 0, 2 * x.experts);
+    x.slots = zfd_expert_part(l, &x, 1, x.choices);
+    x.counts = zfd_expert_part(l, &x, 2, x.experts);
+    x.starts = zfd_expert_part(l, &x, -1, x.experts + 1);
+    uint32_t **const parts[] = {&x.keys[0], &x.keys[1], &x.positions[0], &x.positions[1], &x.kept};
+    for (uint32_t **part : parts)
+        *part = reinterpret_cast<uint32_t *>(zfd_expert_part(l, &x, -1, x.choices));
+    x.sorts = reinterpret_cast<uint32_t *>(
+        zfd_expert_part(l, &x, -1, (int64_t)x.tiles * ZFD_SORT_DIGITS));
+    return x;
+}
+
+static size_t zfd_cuda_scratch_expert_rows(const zf_launch *l) { return zfd_experts_of(l).bytes; }
+
+/* Decides which choices stay. */
+static void zfd_expert_drop(const zf_launch *l, const zfd_experts *x, zfd_sort pass)
+{
+    const unsigned flat = zfd_grid(l, zfd_div_up(x->choices, ZFD_THREADS));
+    int at = 0;
+    pass.keys_in = x->keys[0];
+    if (x->priority) {
+        ZFD_LAUNCH(zfd_expert_priority_kernel, flat, ZFD_THREADS, 0, zfd_stream(l), *x, x->keys[0]);
+        at = zfd_sort_run(l, pass, x->keys, x->positions, UINT32_MAX);
+        pass.keys_in = x->keys[at], pass.positions_in = x->positions[at];
+    }
+    ZFD_LAUNCH(zfd_expert_places_kernel, flat, ZFD_THREADS, 0, zfd_stream(l), *x, x->keys[at],
+               pass.positions_in);
+    at = zfd_sort_run(l, pass, x->keys, x->positions, (uint64_t)((x->experts + 1) * x->k));
+    ZFD_LAUNCH(zfd_expert_starts_kernel, zfd_grid(l, zfd_div_up(x->experts + 1, ZFD_THREADS)),
+               ZFD_THREADS, 0, zfd_stream(l), *x, x->keys[at], x->k);
+    ZFD_LAUNCH(zfd_expert_drop_kernel, flat, ZFD_THREADS, 0, zfd_stream(l), *x, x->keys[at],
+               x->positions[at]);
+}
+
+static void zfd_expert_place(const zf_launch *l, const zfd_experts *x)
+{
+    const unsigned flat = zfd_grid(l, zfd_div_up(x->choices, ZFD_THREADS));
+    const int64_t most = x->rows > x->experts ? x->rows : x->experts;
+    zfd_sort pass;
+    int at = 0;
+    memset(&pass, 0, sizeof pass);
+    pass.starts = x->sorts, pass.count = (int)x->choices, pass.tiles = x->tiles;
+    if (x->capacity && x->choices) zfd_expert_drop(l, x, pass);
+    if (x->choices) {
+        ZFD_LAUNCH(zfd_expert_keys_kernel, flat, ZFD_THREADS, 0, zfd_stream(l), *x, x->keys[0]);
+        pass.keys_in = x->keys[0];
+        at = zfd_sort_run(l, pass, x->keys, x->positions, (uint64_t)x->experts);
+    }
+    ZFD_LAUNCH(zfd_expert_starts_kernel, zfd_grid(l, zfd_div_up(x->experts + 1, ZFD_THREADS)),
+               ZFD_THREADS, 0, zfd_stream(l), *x, x->keys[at], (int64_t)1);
+    ZFD_LAUNCH(zfd_expert_bounds_kernel, zfd_grid(l, zfd_div_up(most, ZFD_THREADS)), ZFD_THREADS, 0,
+               zfd_stream(l), *x);
+    if (!x->choices) return;
+    if (x->capacity) {
+        ZFD_LAUNCH(zfd_expert_kept_kernel, flat, ZFD_THREADS, 0, zfd_stream(l), *x,
+                   x->positions[at]);
+        ZFD_LAUNCH(zfd_sort_scan_kernel, 1, ZFD_SCAN_THREADS, ZFD_SCAN_THREADS * sizeof(uint32_t),
+                   zfd_stream(l), x->kept, x->choices);
+    }
+    ZFD_LAUNCH(zfd_expert_place_kernel, flat, ZFD_THREADS, 0, zfd_stream(l), *x, x->keys[at],
+               x->positions[at]);
+}
+
+static zf_status zfd_cuda_expert_rows(const zf_launch *l)
+{
+    const zfd_experts x = zfd_experts_of(l);
+    zfd_expert_place(l, &x);
     return zfd_launched(l);
 }
 

@@ -215,6 +215,38 @@ static __global__ void zfd_sort_place_kernel(zfd_sort s)
     }
 }
 
+/* Sorts by keys that are at most `last`. Keys that are there already, with positions or without,
+ * are in one of the two arrays. Returns in which the result is. */
+static int zfd_sort_run(const zf_launch *l, zfd_sort pass, uint32_t *const (&keys)[2],
+                        uint32_t *const (&positions)[2], uint64_t last)
+{
+    int to = pass.keys_in == keys[0];
+    for (pass.shift = 0; pass.shift == 0 || last >> pass.shift; pass.shift += ZFD_SORT_BITS) {
+        pass.keys = keys[to], pass.positions = positions[to];
+        ZFD_LAUNCH(zfd_sort_count_kernel, (unsigned)pass.tiles, ZFD_THREADS,
+                   ZFD_SORT_DIGITS * sizeof(uint32_t), zfd_stream(l), pass);
+        ZFD_LAUNCH(zfd_sort_scan_kernel, 1, ZFD_SCAN_THREADS, ZFD_SCAN_THREADS * sizeof(uint32_t),
+                   zfd_stream(l), pass.starts, (int64_t)pass.tiles * ZFD_SORT_DIGITS);
+        ZFD_LAUNCH(zfd_sort_place_kernel, (unsigned)pass.tiles, ZFD_THREADS,
+                   ZFD_SORT_WARPS * ZFD_SORT_DIGITS * sizeof(uint32_t), zfd_stream(l), pass);
+        pass.keys_in = pass.keys, pass.positions_in = pass.positions;
+        to = !to;
+    }
+    return !to;
+}
+
+/* The number of keys below `key`, of sorted ones. */
+__device__ __forceinline__ int zfd_sort_below(const uint32_t *keys, int count, uint64_t key)
+{
+    int low = 0;
+    for (int high = count; low < high;) {
+        const int middle = low + (high - low) / 2;
+        if (keys[middle] < key) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 /* ------------------------------------------------------------------------ scatter_rows */
 
 enum { ZFD_SCATTER_CHUNKS = 512, ZFD_SCATTER_LEAST = 32, ZFD_SCATTER_AHEAD = 4 };
@@ -316,17 +348,13 @@ __global__ void zfd_scatter_kernel(zfd_scatter s, const uint32_t *keys, const ui
 template <class T>
 __global__ void zfd_scatter_last_kernel(zfd_scatter s, const uint32_t *keys, T *out)
 {
-    int chunk = (int)blockIdx.y, first = chunk * s.chunk, end = first + s.chunk, low, high;
+    int chunk = (int)blockIdx.y, first = chunk * s.chunk, end = first + s.chunk, low;
     uint32_t key;
     if (end >= s.count) return;
     key = keys[end - 1];
     if (keys[end] != key || key >= s.rows) return;
     if (first > 0 && keys[first] == key && keys[first - 1] == key) return;
-    for (low = end, high = s.count; low < high;) { /* where the index ends */
-        int middle = low + (high - low) / 2;
-        if (keys[middle] == key) low = middle + 1;
-        else high = middle;
-    }
+    low = zfd_sort_below(keys, s.count, (uint64_t)key + 1); /* where the index ends */
     for (int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; c < s.width;
          c += (int64_t)gridDim.x * blockDim.x) {
         const float *heads = s.sums + c;
@@ -342,7 +370,6 @@ __global__ void zfd_scatter_last_kernel(zfd_scatter s, const uint32_t *keys, T *
 static int zfd_scatter_sort(const zf_launch *l, const zfd_scatter *s)
 {
     zfd_sort pass;
-    int to = 0;
     memset(&pass, 0, sizeof pass);
     pass.index = zfd_index_of(l, s->rows, ZF_INT(l, scatter_rows, first),
                               ZF_INT(l, scatter_rows, of));
@@ -350,18 +377,7 @@ static int zfd_scatter_sort(const zf_launch *l, const zfd_scatter *s)
                        ? ZF_INT(l, scatter_rows, padding) - ZF_INT(l, scatter_rows, first)
                        : -1;
     pass.starts = s->starts, pass.count = s->count, pass.tiles = s->tiles;
-    for (pass.shift = 0; pass.shift == 0 || s->rows >> pass.shift; pass.shift += ZFD_SORT_BITS) {
-        pass.keys = s->keys[to], pass.positions = s->positions[to];
-        ZFD_LAUNCH(zfd_sort_count_kernel, (unsigned)s->tiles, ZFD_THREADS,
-                   ZFD_SORT_DIGITS * sizeof(uint32_t), zfd_stream(l), pass);
-        ZFD_LAUNCH(zfd_sort_scan_kernel, 1, ZFD_SCAN_THREADS, ZFD_SCAN_THREADS * sizeof(uint32_t),
-                   zfd_stream(l), pass.starts, (int64_t)s->tiles * ZFD_SORT_DIGITS);
-        ZFD_LAUNCH(zfd_sort_place_kernel, (unsigned)s->tiles, ZFD_THREADS,
-                   ZFD_SORT_WARPS * ZFD_SORT_DIGITS * sizeof(uint32_t), zfd_stream(l), pass);
-        pass.keys_in = pass.keys, pass.positions_in = pass.positions;
-        to = !to;
-    }
-    return !to;
+    return zfd_sort_run(l, pass, s->keys, s->positions, (uint64_t)s->rows);
 }
 
 template <class T> static void zfd_scatter_launch(const zf_launch *l, const zfd_scatter *s)

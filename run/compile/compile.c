@@ -423,8 +423,8 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     if ((status = zfi_bind_all(p, d->must_exist, d->caches))) return status;
     launch_of = zfi_calloc(&p->memory, p->nodes, sizeof *launch_of);
     if (!launch_of) return zfi_graph_nomem(g);
-    status = zfi_make_launches(p, launch_of);
-    if (!status && !p->run.evaluate) status = zfi_open_regions(p);
+    if (!p->run.evaluate) status = zfi_open_regions(p);
+    if (!status) status = zfi_make_launches(p, launch_of);
     zfi_free(&p->memory, launch_of, p->nodes * sizeof *launch_of);
     if (status) return status;
     if (p->comm) {

@@ -48,10 +48,28 @@ static bool zfi_runs_mixed(const zf_program *p)
     return p->backend->run && p->backend->allocate_host;
 }
 
+/* The node by whose coins a step leaves out launch n: that of a wait is the one waited for. */
+static int32_t zfi_region_of(const zf_program *p, int32_t n)
+{
+    return p->launches[p->waits_for[n] < 0 ? n : p->waits_for[n]].node;
+}
+
+/* The launches are left out by the same steps, or by none; a layer_drop is by itself, since its
+ * factor is the step's. */
+static bool zfi_same_region(const zf_program *p, int32_t a, int32_t b)
+{
+    const zfi_regions *r = &p->regions;
+    const size_t x = (size_t)zfi_region_of(p, a), y = (size_t)zfi_region_of(p, b);
+    if (p->launches[a].op == ZF_OP_layer_drop || p->launches[b].op == ZF_OP_layer_drop) return false;
+    if (r->how[x] == ZFI_RUNS || r->how[y] == ZFI_RUNS) return r->how[x] == r->how[y];
+    return !memcmp(r->sets + x * r->words, r->sets + y * r->words, r->words * sizeof *r->sets);
+}
+
 /* The launch ends a section, which a backend runs at once. */
 static bool zfi_ends_section(const zf_program *p, int32_t n)
 {
     return n == p->micro_end || p->sums_outputs[n] || p->begins[n] ||
+           (p->off && !zfi_same_region(p, n - 1, n)) ||
            (!zfi_runs_mixed(p) &&
             zfi_runner(p, &p->launches[n]) != zfi_runner(p, &p->launches[n - 1]));
 }
@@ -59,7 +77,9 @@ static bool zfi_ends_section(const zf_program *p, int32_t n)
 /* Splits the launches into sections. */
 static zf_status zfi_make_sections(zf_program *p)
 {
-    p->section_room = 1;
+    p->section_room = 1, p->one_by_one = false;
+    for (int32_t n = 0; n < p->launch_count && p->off; n++)
+        p->one_by_one |= p->launches[n].queue != 0;
     for (int32_t n = 1; n < p->launch_count; n++) p->section_room += zfi_ends_section(p, n);
     p->sections = zfi_calloc(&p->memory, (size_t)p->section_room, sizeof *p->sections);
     if (!p->sections) return zfi_graph_nomem(p->graph);

@@ -79,6 +79,8 @@ struct zf_program {
     bool agreed;         /* all ranks have the same plan */
     zfi_regions regions; /* what steps leave out, in the memory of the graph; */
     uint64_t *off;       /* the coins by which this one does */
+    bool one_by_one; /* launches of a program with coins and several queues have no sections: they
+                        would wait for each other at the end of each */
     int32_t *unwritten;  /* inputs that are read and not yet written; growing arrays: */
     int32_t *rates;      /* inputs that are learning rates, known before the update section */
     zfi_same same;       /* the values that ranks compare */

@@ -197,14 +197,15 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
 static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
 {
     zf_status status = ZF_OK;
-    if (!p->backend->run || p->poison || p->off) {
+    if (!p->backend->run || p->poison || p->one_by_one) {
         for (int32_t n = first; n < last && !status; n++) status = zfi_launch(p, n);
         return status;
     }
     for (int32_t k = 0; k < p->section_count && !status; k++) {
         zf_section *s = &p->sections[k];
         if (s->first < first || s->last > last) continue;
-        if (!s->host && zfi_runner(p, &s->launches[s->first]) != p->backend) {
+        if ((!s->host && zfi_runner(p, &s->launches[s->first]) != p->backend) ||
+            zfi_runs_by_coins(p, s->first)) {
             for (int32_t n = s->first; n < s->last && !status; n++) status = zfi_launch(p, n);
             continue;
         }

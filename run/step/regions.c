@@ -1,5 +1,5 @@
-/* What a step leaves out (plan/regions.c). The launches of such a program go one by one, since a
- * backend's sections are always the same launches. */
+/* What a step leaves out (plan/regions.c). A backend's sections are always the same launches, so
+ * each has what the same coins leave out, and is run or skipped as a whole. */
 
 /* Before a micro-batch: which coins are off, the same in all of them. */
 static void zfi_toss_coins(zf_program *p)
@@ -16,13 +16,20 @@ static void zfi_toss_coins(zf_program *p)
 static bool zfi_skips_launch(const zf_program *p, int32_t n)
 {
     const zfi_regions *r = &p->regions;
-    const int32_t id = p->launches[p->waits_for[n] < 0 ? n : p->waits_for[n]].node;
+    const int32_t id = zfi_region_of(p, n);
     const uint64_t *set;
     if (!p->off || r->how[id] == ZFI_RUNS) return false;
     set = r->sets + (size_t)id * r->words;
     for (size_t w = 0; w < r->words; w++)
         if (set[w] & ~p->off[w]) return false;
     return true;
+}
+
+/* The section that begins at launch n is left out, or is a layer_drop, whose factor is the step's:
+ * its launches go one by one. */
+static bool zfi_runs_by_coins(const zf_program *p, int32_t n)
+{
+    return p->off && (p->launches[n].op == ZF_OP_layer_drop || zfi_skips_launch(p, n));
 }
 
 /* Launches what stores zeros in `x`, by one of the node's coins. */

@@ -47,6 +47,8 @@
 #include "ops/layer_drop.cu"
 #include "ops/activation_grad.cu"
 #include "ops/reduce.cu"
+#include "ops/repeat.cu"
+#include "ops/squares.cu"
 #include "ops/rows.cu"
 #include "ops/conv.cu"
 #include "ops/along.cu"
@@ -107,6 +109,13 @@
 #endif
 #include "cuda/open.cu"
 
+/* The operator counts in f64 what is added exactly, or moves numbers. */
+static bool zfd_takes_f64(zf_op op)
+{
+    return op == ZF_OP_squares || op == ZF_OP_norm_of_squares || op == ZF_OP_pack ||
+           op == ZF_OP_view || zf_op_traits_of(op) & ZF_OP_COLLECTIVE;
+}
+
 /* Checks that the node can run: it has a kernel, dtypes for which kernels exist, and, for a
  * collective, a communicator that works on streams. */
 static zf_status zfd_cuda_check(void *self, const zf_launch *l)
@@ -116,7 +125,7 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
     if (l->op == ZF_OP_wait) return ZF_OK;
     if (!zfd_kernel_for(l)) return zfd_no_kernel(l);
     for (int32_t k = 0; k < l->arg_count; k++) wide |= l->args[k].dtype == ZF_F64;
-    if (wide)
+    if (wide && !zfd_takes_f64(l->op))
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
                              "CPU backend has it",

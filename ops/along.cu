@@ -154,8 +154,8 @@ __global__ void zfd_scatter_add_kernel(zfd_lines from, zfd_lines to, zfd_index i
     }
 }
 
-/* Few long lines. Elements are sorted by where they go, and a thread adds what goes to one place, in
- * the order of the axis, as above. */
+/* Few long lines. Elements are sorted by where they go, and a thread adds what goes to one place,
+ * in the order of the axis, as above. */
 typedef struct zfd_scatter_sorted {
     zfd_lines from, to;
     uint32_t *keys[2], *positions[2], *starts;
@@ -227,8 +227,8 @@ static void zfd_scatter_sorted_launch(const zf_launch *l, const zfd_scatter_sort
     ZFD_LAUNCH(zfd_scatter_keys_kernel, zfd_grid(l, zfd_div_up(s->count, ZFD_THREADS)), ZFD_THREADS,
                0, zfd_stream(l), *s, zfd_index_of(l, s->to.n, 0, 0));
     const int at = zfd_sort_run(l, pass, s->keys, s->positions, (uint64_t)zfd_count(&l->out));
-    ZFD_LAUNCH(zfd_scatter_sorted_kernel<T>, zfd_grid(l, zfd_div_up(zfd_count(&l->out), ZFD_THREADS)),
-               ZFD_THREADS, 0, zfd_stream(l), *s, s->keys[at], s->positions[at],
+    ZFD_LAUNCH(zfd_scatter_sorted_kernel<T>,
+               zfd_grid(l, zfd_div_up(zfd_count(&l->out), ZFD_THREADS)), ZFD_THREADS, 0, zfd_stream(l), *s, s->keys[at], s->positions[at],
                static_cast<T *>(l->out.data), static_cast<const T *>(l->args[0].data));
 }
 

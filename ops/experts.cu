@@ -15,7 +15,7 @@ typedef struct zfd_experts {
     int64_t choices, k, experts, rows, capacity;
     int *out, *bounds, *slots, *counts;
     uint32_t *keys[2], *positions[2], *sorts; /* of the sorts */
-    uint32_t *kept; /* of each choice, whether it stays; then in sorted order, how many did before */
+    uint32_t *kept; /* in sorted order, whether a choice stays; then how many did before */
     int *starts;    /* of each expert, its first sorted choice; then of none */
     int tiles;
     size_t bytes; /* of scratch */

@@ -12,8 +12,7 @@
  *     mesh tensor=2x2
  *     %3 = repeat %1 {heads=1 copies=1 over=copies} : bf16[4,8,64@tensor]    %1: bf16[4,8,64@group]
  *     %5 = repeat_grad %4 {heads=1 copies=1 over=copies} : f32[4,8,64@group]+copies
- *
- * There is no kernel on CUDA. */
+ */
 
 enum { ZFI_COPY_SPAN = 64, ZFI_COPY_DEPTH = 40 }; /* elements at a time, and open sums */
 

@@ -50,8 +50,8 @@ typedef struct apart {
     zf_backend backend;
     zf_backend *inner;
     size_t shift; /* elements that operands begin after the start of their allocation */
-    int share;    /* of what draws: -1: it is whole; else a share that is cut along this dimension */
-    bool runs;    /* whose elements of it are not neighbours */
+    int share; /* of what draws: -1: it is whole; else a share that is cut along this dimension */
+    bool runs; /* whose elements of it are not neighbours */
     test *t;
 } apart;
 
@@ -348,8 +348,11 @@ static void check_report(test *t, const op_case *c, const sizes *z, zf_dtype dty
 
 /* -------------------------------------------------------------------------------- tests */
 
-/* f64 is the CPU's alone. */
-static bool needs_f64(const op_case *c) { return strstr(c->text, "f64") != NULL; }
+/* f64 is the CPU's alone, but for sums of squares. */
+static bool needs_f64(const op_case *c)
+{
+    return strstr(c->text, "f64") && !strstr(c->text, "squares ");
+}
 
 /* Runs a case in one size and dtype: against the CPU, in several orders, and unless it is large,
  * with separate operands. Of 16 bits, in an order of the dtype's own, and with operands that begin
@@ -423,6 +426,9 @@ static void check_row(test *t)
             for (int dtype = ZF_F32; dtype <= (narrow ? ZF_F16 : ZF_F32); dtype++) {
                 bool large = i >= count - 2 || (squares && n >= CASES);
                 if (!fits(c, &z[i]) || (squares && i >= count - 3)) continue;
+                /* Y is 128 R: more than there is room for. */
+                if (z[i].R > 100 && (strstr(c->text, ",Y]") || strstr(c->operands, ",Y]")))
+                    continue;
                 if (dtype == ZF_F16 && (large || SANITIZED)) continue;
                 if (large && n < CASES && SANITIZED) continue;
                 /* A part of the small ones, and always that of 7 rows of 33. */

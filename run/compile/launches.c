@@ -60,7 +60,8 @@ static bool zfi_same_region(const zf_program *p, int32_t a, int32_t b)
 {
     const zfi_regions *r = &p->regions;
     const size_t x = (size_t)zfi_region_of(p, a), y = (size_t)zfi_region_of(p, b);
-    if (p->launches[a].op == ZF_OP_layer_drop || p->launches[b].op == ZF_OP_layer_drop) return false;
+    if (p->launches[a].op == ZF_OP_layer_drop || p->launches[b].op == ZF_OP_layer_drop)
+        return false;
     if (r->how[x] == ZFI_RUNS || r->how[y] == ZFI_RUNS) return r->how[x] == r->how[y];
     return !memcmp(r->sets + x * r->words, r->sets + y * r->words, r->words * sizeof *r->sets);
 }

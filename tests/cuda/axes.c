@@ -1,5 +1,5 @@
-/* Whole models on ranks along tensor, context and pipe, each with a device of its own: after steps that
- * are launched, captured and replayed, losses have the bits of one such device, and are near the
+/* Whole models on ranks along tensor, context and pipe, each with a device of its own: after steps
+ * that are launched, captured and replayed, losses have the bits of one such device, and are near the
  * CPU's. */
 #define _POSIX_C_SOURCE 200809L
 #include "../small_models.h"
@@ -109,8 +109,7 @@ static void check_axes(test *t, const course *how)
 
 TEST_ONCE(cuda_tensor_llama_has_the_bits_of_one_rank)
 {
-    check_axes(t, &(course){.micro = 1,
-                            .t = {.tensor = 2, .sections.tensor = 4}});
+    check_axes(t, &(course){.micro = 1, .t = {.tensor = 2, .sections.tensor = 4, .clip = 0.5}});
 }
 
 /* Masks of attention, of layers and of the embedding; two parts of a batch. */
@@ -130,8 +129,8 @@ TEST_ONCE(cuda_context_llama_has_the_bits_of_one_rank)
 
 TEST_ONCE(cuda_stages_have_the_bits_of_one_rank)
 {
-    check_axes(t, &(course){.micro = 2,
-                            .t = {.stages.ranks = 2,
-                                  .clip = 0.5,
-                                  .zero = {.world = 1, .micro_batches = 2}}});
+    check_axes(
+        t,
+        &(course){.micro = 2,
+                  .t = {.stages.ranks = 2, .clip = 0.5, .zero = {.world = 1, .micro_batches = 2}}});
 }

@@ -21,12 +21,12 @@ typedef struct kept {
 static zf_graph *model(bool offload)
 {
     zf_graph *g = zf_graph_new(NULL);
-    zf_nn_encoder_desc d = {.heads = 2,
-                            .intermediate = 12,
-                            .dropout = 0.1,
-                            .pre_norm = true,
-                            .layer_drop = {.theta = 0.4, .gamma = 100, .halves = true,
-                                           .layers = LAYERS}};
+    zf_nn_encoder_desc d = {
+        .heads = 2,
+        .intermediate = 12,
+        .dropout = 0.1,
+        .pre_norm = true,
+        .layer_drop = {.theta = 0.4, .gamma = 100, .halves = true, .layers = LAYERS}};
     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, TOKENS, HIDDEN));
     for (int64_t i = 0; i < LAYERS; i++) {
         zf_push(g, "layer.%d", (int)i);
@@ -51,7 +51,8 @@ static zf_status part(zf_graph *g, zf_program *p, int n)
 {
     static float x[ROWS * TOKENS * HIDDEN];
     zf_status status;
-    for (int i = 0; i < ROWS * TOKENS * HIDDEN; i++) x[i] = (float)((i * 7 + n * 5) % 13) / 8 - 0.75f;
+    for (int i = 0; i < ROWS * TOKENS * HIDDEN; i++)
+        x[i] = (float)((i * 7 + n * 5) % 13) / 8 - 0.75f;
     status = zf_write(p, zf_graph_find(g, "x"), x, sizeof x);
     if (status) return status;
     return n % 2 ? zf_step(p) : zf_micro(p);
@@ -80,7 +81,8 @@ static zf_status train(zf_graph *g, zf_program *p, kept *k)
 static bool run_on(test *t, zf_backend *backend, bool offload, bool captured, kept *k)
 {
     zf_graph *g = model(offload);
-    zf_program *p = zf_compile(g, &(zf_compile_desc){.backend = backend, .seed = 5, .verify = true});
+    zf_program *p =
+        zf_compile(g, &(zf_compile_desc){.backend = backend, .seed = 5, .verify = true});
     if (!p) test_fail(t, __FILE__, __LINE__, "compile", zf_graph_error(g));
     else if (train(g, p, k)) test_fail(t, __FILE__, __LINE__, "train", zf_program_error(p));
     else if (*emulation_report()) test_fail(t, __FILE__, __LINE__, "report", emulation_report());

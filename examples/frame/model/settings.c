@@ -364,7 +364,6 @@ static const char *wrong_context(const settings *o)
         return "--sections context=S: S must be a multiple of --context";
     if (t->tensor > 1 || t->sections.tensor > 1) return "--context and --tensor exclude each other";
     if (t->stages.ranks > 1) return "--context and --pipe exclude each other";
-    if (o->device.kind != DEVICE_CPU) return "--context is for --device cpu";
     if (o->memory) return "--context and --memory exclude each other";
     return NULL;
 }

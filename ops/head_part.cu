@@ -119,6 +119,14 @@ static zfd_head_cut zfd_head_cut_of(const zf_launch *l)
     return p;
 }
 
+/* The last section has fewer classes than the others. */
+static bool zfd_sections_differ(const zf_launch *l)
+{
+    const int64_t all = ZF_INT(l, head_part, of) ? ZF_INT(l, head_part, of)
+                                                 : l->args[1].shape.dims[0];
+    return all % ZF_INT(l, head_part, sections) != 0;
+}
+
 static size_t zfd_cuda_scratch_parts(const zf_launch *l)
 {
     const zfd_head_cut p = zfd_head_cut_of(l);

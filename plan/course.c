@@ -209,7 +209,7 @@ static zf_status zfi_course_make(zf_graph *g, zfi_course *c)
 /* What uses a value, or values that share a place. */
 typedef struct zfi_value_uses {
     uint64_t places; /* of tasks that make or read it: bits by zfi_course_place */
-    int32_t received; /* the send by which it comes; 0: it is made here */
+    int32_t received; /* the last of the sends by which it comes; 0: it is made here */
     uint64_t sent;    /* places of tasks that send it */
     bool later;       /* `update:` reads it, or a program after the step */
 } zfi_value_uses;
@@ -221,9 +221,10 @@ static bool zfi_is_of_one_task(const zfi_value_uses *u)
 }
 
 /* From when until when it has micro-batch `micro`: task number i is 2i+1, the boundary before it
- * 2i. */
+ * 2i. before: by node, the send before this one by which the same value comes; a pack of several has
+ * them in its place, each of which may come from another stage. */
 static void zfi_value_life(const zfi_course *c, const zf_graph *g, const zfi_value_uses *u,
-                           int32_t micro, int64_t life[2])
+                           const int32_t *before, int32_t micro, int64_t life[2])
 {
     life[0] = INT64_MAX, life[1] = 0;
     for (int32_t place = 0; place <= ZFI_COURSE_OUTPUTS; place++) {
@@ -233,18 +234,20 @@ static void zfi_value_life(const zfi_course *c, const zf_graph *g, const zfi_val
         life[0] = zfi_min(life[0], 2 * turn + 1), life[1] = zfi_max(life[1], 2 * turn + 1);
         if (u->sent >> place & 1) life[1] = zfi_max(life[1], 2 * turn + 3);
     }
-    if (u->received) life[0] = zfi_min(life[0], 2 * (int64_t)zfi_posted(c, g, u->received, micro));
+    for (int32_t id = u->received; id; id = before[id])
+        life[0] = zfi_min(life[0], 2 * (int64_t)zfi_posted(c, g, id, micro));
 }
 
 /* The micro-batches for which it needs room at a time. */
-static int32_t zfi_value_slots(const zfi_course *c, const zf_graph *g, const zfi_value_uses *u)
+static int32_t zfi_value_slots(const zfi_course *c, const zf_graph *g, const zfi_value_uses *u,
+                               const int32_t *before)
 {
     const int32_t all = c->tasks.pipe.micro_batches;
     int32_t slots = 1;
     for (int32_t micro = 0; micro < all && u->places; micro++)
         for (int64_t life[2], other[2]; micro + slots < all; slots++) {
-            zfi_value_life(c, g, u, micro, life);
-            zfi_value_life(c, g, u, micro + slots, other);
+            zfi_value_life(c, g, u, before, micro, life);
+            zfi_value_life(c, g, u, before, micro + slots, other);
             if (other[0] > life[1]) break;
         }
     return slots;

@@ -378,8 +378,9 @@ static int32_t zfi_place_of(const zfi_placement *p, int32_t id)
     return b;
 }
 
-/* Notes what a node uses, by buffer. */
-static void zfi_note_value_uses(const zfi_placement *p, int32_t id, zfi_value_uses *uses)
+/* Notes what a node uses, by buffer. before: as in zfi_value_life. */
+static void zfi_note_value_uses(const zfi_placement *p, int32_t id, zfi_value_uses *uses,
+                                int32_t *before)
 {
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
@@ -390,7 +391,8 @@ static void zfi_note_value_uses(const zfi_placement *p, int32_t id, zfi_value_us
     int32_t b = zfi_place_of(p, id);
     if (node->op == ZF_OP_saved || node->op == ZF_OP_release) return;
     if (b >= 0) uses[b].places |= place;
-    if (b >= 0 && zfi_is_transfer(g, id) && !node->arg_count) uses[b].received = id;
+    if (b >= 0 && zfi_is_transfer(g, id) && !node->arg_count)
+        before[id] = uses[b].received, uses[b].received = id;
     for (int k = 0; k < ZF_MAX_SAVED; k++)
         if (node->saved[k] && (b = zfi_place_of(p, node->saved[k])) >= 0) uses[b].places |= place;
     for (int32_t k = 0; k < node->arg_count; k++) {
@@ -419,21 +421,24 @@ static void zfi_give_slots(zfi_placement *p, zfi_buffer *b, int32_t slots)
 static void zfi_find_slots(zfi_placement *p)
 {
     zf_graph *g = p->graph;
-    const size_t count = (size_t)zfi_len(p->buffers);
+    const size_t count = (size_t)zfi_len(p->buffers), nodes = (size_t)zfi_len(g->nodes);
     zfi_course c;
     zfi_value_uses *uses = zfi_calloc(&g->memory, count, sizeof *uses);
-    if (!zfi_course_make(g, &c) && uses) {
-        for (int32_t i = 0; i < zfi_len(g->order); i++) zfi_note_value_uses(p, g->order[i], uses);
+    int32_t *before = zfi_calloc(&g->memory, nodes, sizeof *before);
+    if (!zfi_course_make(g, &c) && uses && before) {
+        for (int32_t i = 0; i < zfi_len(g->order); i++)
+            zfi_note_value_uses(p, g->order[i], uses, before);
         for (size_t n = 0; n < count && !g->error.status; n++) {
             zfi_buffer *b = &p->buffers[n];
             const bool input = g->nodes[b->node].op == ZF_OP_input;
             if (b->scratch || b->accumulates || b->external || b->host >= 0) continue;
             if (b->persistent ? !input || !uses[n].places : zfi_is_of_one_task(&uses[n])) continue;
             zfi_give_slots(p, b, input ? (int32_t)g->micro_batches
-                                       : zfi_value_slots(&c, g, &uses[n]));
+                                       : zfi_value_slots(&c, g, &uses[n], before));
         }
     }
     zfi_course_free(&c);
+    zfi_free(&g->memory, before, nodes * sizeof *before);
     zfi_free(&g->memory, uses, count * sizeof *uses);
 }
 

@@ -20,7 +20,7 @@ static zf_tensor build(zf_graph *g, kind of)
     gpt_config p;
     bert_config b;
     if (of == GPT && gpt_config_load("small", &p, &error)) {
-        p.vocab = VOCAB, p.hidden = 32, p.layers = DEEP, p.heads = 4, p.intermediate = 48;
+        p.vocab = 64, p.hidden = 32, p.layers = DEEP, p.heads = 4, p.intermediate = 48;
         p.positions = 16;
         gpt_build(g, &p, &shape, SAMPLE_TRAIN);
     } else if (of == BERT && bert_config_load("tiny", &b, &error)) {
@@ -173,7 +173,12 @@ TEST_ONCE(stages_of_models_with_other_passes)
     const zf_training again = {.clip = 0.5, .recompute.mode = ZF_RECOMPUTE_LAYERS};
     const zf_training f16 = {.clip = 0.5, .precision = {.dtype = ZF_F16, .scale = 1024}};
     const zf_training lamb = {.clip = 0.5, .optimizer = ZF_LAMB, .ema.decay = 0.9};
-    const made ways[] = {{GPT, 0, 1, again}, {LLAMA_TIED, 0, 1, f16}, {BERT, 0, 1, lamb}};
+    /* Of the embedding's gradient one addend comes from the last stage, and of what is packed with it
+     * another from the next one */
+    const zf_training sections = {
+        .clip = 0.5, .sections.tensor = 2, .zero = {.world = 1, .micro_batches = 4}};
+    const made ways[] = {{GPT, 0, 1, again}, {LLAMA_TIED, 0, 1, f16}, {BERT, 0, 1, lamb},
+                         {GPT, 0, 4, sections}};
     models(t, ways, (int)(sizeof ways / sizeof ways[0]));
 }
 

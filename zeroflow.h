@@ -323,6 +323,7 @@ ZFI_PLAIN_BEGINS
 #include "comm/agree.c"
 #include "store/same.c"
 #include "store/store.c"
+#include "store/whole.c"
 #include "store/lora.c"
 #include "store/average.c"
 #include "store/manifest.c"

@@ -288,7 +288,11 @@ ZF_API const char *zf_param_adapter(zf_tensor param);
 /* The parameter's name without its adapter's: "score.weight" of "score.critic.weight". Written to
  * text, which has room for `size` bytes and is returned. */
 ZF_API const char *zf_param_plain_name(zf_tensor param, char *text, size_t size);
-/* The shape of a parameter's numbers. */
+/* The shape of the value that one rank would have, where ranks along tensor or context share it; for
+ * others zf_tensor_shape. */
+ZF_API zf_shape zf_whole_shape(zf_tensor tensor);
+ZF_API size_t zf_whole_bytes(zf_tensor tensor); /* of that value; 0 for an invalid one */
+/* The shape of a parameter's numbers, of all ranks together. */
 ZF_API zf_shape zf_param_shape(zf_tensor param);
 /* Converts numbers to records, as zf_quantize does, and back. Records are written and read like any
  * values of a parameter. ZF_ERR_ARGUMENT where count is no multiple of the block. */

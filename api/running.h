@@ -559,6 +559,14 @@ ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size
  * copy of it in memory. */
 ZF_API zf_status zf_write_range(zf_program *program, zf_tensor tensor, size_t offset,
                                 const void *data, size_t bytes);
+/* The same of a param or state that ranks share (zf_cut, zf_stages): `offset` and `bytes` are of the
+ * value that one rank would have (zf_whole_shape). A rank keeps the elements that it has, of another
+ * stage none. All ranks must write the same data. */
+ZF_API zf_status zf_write_whole(zf_program *program, zf_tensor tensor, size_t offset,
+                                const void *data, size_t bytes);
+/* Copies a param or state out as one rank would have it. Collective: all ranks must call it, those of
+ * other stages as well. It needs memory for two parts of the value besides `data`. */
+ZF_API zf_status zf_read_whole(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 
 /* Runs the graph once: one training step where it has an optimizer. A non-finite learning rate is
  * ZF_ERR_ARGUMENT. After an error (such as an index out of range) the values of this step are

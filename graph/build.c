@@ -329,9 +329,21 @@ ZF_API const char *zf_param_plain_name(zf_tensor param, char *text, size_t size)
     return text;
 }
 
+ZF_API zf_shape zf_whole_shape(zf_tensor x)
+{
+    if (!zf_valid(x)) return zf_tensor_shape(x);
+    return zfi_whole_of(zfi_mesh_of(x.graph), zfi_node_of(x)->shape, &zfi_node_of(x)->spread);
+}
+
+ZF_API size_t zf_whole_bytes(zf_tensor x)
+{
+    if (!zf_valid(x)) return 0;
+    return (size_t)zf_shape_count(zf_whole_shape(x)) * zf_dtype_size(zf_tensor_dtype(x));
+}
+
 ZF_API zf_shape zf_param_shape(zf_tensor param)
 {
-    zf_shape shape = zf_tensor_shape(param);
+    zf_shape shape = zf_whole_shape(param);
     const zf_quantize_desc d = zf_param_blocks(param);
     if (d.bits)
         shape.dims[shape.rank - 1] = shape.dims[shape.rank - 1] /

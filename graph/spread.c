@@ -117,6 +117,17 @@ static uint8_t zfi_spread_cut(const zfi_spread *s)
     return axes;
 }
 
+/* The shape of the whole value of which a rank has this. */
+static zf_shape zfi_whole_of(zfi_mesh mesh, zf_shape shape, const zfi_spread *spread)
+{
+    for (int32_t d = 0; d < shape.rank; d++) {
+        for (uint16_t list = spread->at[d]; list; list >>= ZFI_AXIS_BITS)
+            shape.dims[d] *= zfi_mesh_size(mesh, list & 15);
+        shape.dims[d] *= spread->section[d].of ? spread->section[d].of : 1;
+    }
+    return shape;
+}
+
 static bool zfi_is_spread(const zfi_spread *s)
 {
     return zfi_spread_cut(s) || s->sum || s->differs;

@@ -9,16 +9,15 @@
 static zf_share zfi_share_of(zfi_mesh mesh, const zf_shape *shape, const zfi_spread *spread,
                              int32_t rank)
 {
-    zf_share share = {.whole = *shape};
+    zf_share share = {.whole = zfi_whole_of(mesh, *shape, spread)};
     for (int32_t d = 0; d < shape->rank; d++) {
         const int32_t sections = spread->section[d].of ? spread->section[d].of : 1;
         int64_t place = 0;
         for (uint16_t list = spread->at[d]; list; list >>= ZFI_AXIS_BITS) {
             const int32_t ranks = zfi_mesh_size(mesh, list & 15);
             place = place * ranks + zfi_mesh_place(mesh, list & 15, rank);
-            share.whole.dims[d] *= ranks;
         }
-        share.whole.dims[d] *= sections, share.run[d] = spread->run[d];
+        share.run[d] = spread->run[d];
         share.at[d] = (place * sections + spread->section[d].at) *
                       (spread->run[d] ? spread->run[d] : shape->dims[d]);
     }

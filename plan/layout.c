@@ -132,6 +132,24 @@ static zfi_rank_box zfi_stored_box(const zf_store *s, const zfi_stored *t)
     return zfi_box_of(zfi_store_mesh(s, 1), &t->shape, &t->spread, s->rank);
 }
 
+/* Ranks along the axis have the same of a tensor, and `rank` is not the first of them. */
+static bool zfi_another_along(const zf_store *s, const zfi_stored *t, int64_t over, int32_t rank)
+{
+    const uint8_t cut = zfi_spread_cut(&t->spread);
+    if (over == ZF_OVER_TENSOR && cut & zfi_axis_bit(ZF_OVER_GROUP)) over = ZF_OVER_COPIES;
+    return !(cut & zfi_axis_bit(over)) && !(over == ZF_OVER_PIPE && t->stage) &&
+           zfi_mesh_place(zfi_store_mesh(s, 1), over, rank);
+}
+
+/* Of the ranks that have the same of a tensor, but for shards, this one is the first along each axis
+ * besides data. */
+static bool zfi_is_first_with(const zf_store *s, const zfi_stored *t, int32_t rank)
+{
+    for (int32_t k = 0; k < s->axes.count; k++)
+        if (zfi_another_along(s, t, s->axes.axis[k].over, rank)) return false;
+    return true;
+}
+
 /* The shape of the whole tensor. */
 static zf_shape zfi_whole_shape(const zf_store *s, const zfi_stored *t)
 {

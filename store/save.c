@@ -86,24 +86,13 @@ static const zfi_stored *zfi_named_tensor(const zf_store *s, const zfi_stored *t
     return t->whole < 0 ? t : &s->tensors[t->whole];
 }
 
-/* Ranks along the axis have the same of a tensor, and this one is not the first of them. */
-static bool zfi_another_along(const zf_store *s, const zfi_stored *t, int64_t over)
-{
-    const zfi_mesh mesh = zfi_store_mesh(s, zfi_store_nodes(s));
-    const uint8_t cut = zfi_spread_cut(&t->spread);
-    if (over == ZF_OVER_TENSOR && cut & zfi_axis_bit(ZF_OVER_GROUP)) over = ZF_OVER_COPIES;
-    return !(cut & zfi_axis_bit(over)) && !(over == ZF_OVER_PIPE && t->stage) &&
-           zfi_mesh_place(mesh, over, s->rank);
-}
-
 /* Another rank writes what this one has of a tensor, since it has the same: the first along each
  * axis along which they are equal does. */
 static bool zfi_another_writes(const zf_store *s, const zfi_stored *t, bool sharded)
 {
     const zfi_mesh mesh = zfi_store_mesh(s, zfi_store_nodes(s));
     if (!sharded && zfi_mesh_place(mesh, ZF_OVER_DATA, s->rank)) return true;
-    for (int32_t k = 0; k < s->axes.count; k++)
-        if (zfi_another_along(s, t, s->axes.axis[k].over)) return true;
+    if (!zfi_is_first_with(s, t, s->rank)) return true;
     return sharded && zfi_is_replica(s, t, s->rank);
 }
 

@@ -49,7 +49,7 @@ static char *model_text(void)
 static struct {
     const char *load, *save; /* NULL: not */
     int first, count;        /* steps */
-} task; /* of each rank */
+} task;                      /* of each rank */
 
 static void *run_rank(void *object)
 {
@@ -134,9 +134,9 @@ static void check_chain(test *t, const layout *chain, int count)
 
 TEST_ONCE(layouts_share_a_checkpoint)
 {
-    static const layout chain[] = {{2, 2, 2, 3}, {1, 1, 1, 0}, {2, 2, 2, 3}, {1, 8, 1, 2},
-                                   {1, 4, 2, 0}, {1, 3, 1, 1}, {4, 1, 2, 1}, {2, 3, 1, 3},
-                                   {2, 1, 2, 0}};
+    static const layout chain[] = {{2, 2, 2, 3}, {1, 1, 1, 0}, {2, 2, 2, 3},
+                                   {1, 8, 1, 2}, {1, 4, 2, 0}, {1, 3, 1, 1},
+                                   {4, 1, 2, 1}, {2, 3, 1, 3}, {2, 1, 2, 0}};
     how = (zf_training){.clip = 0.5, .ema.decay = 0.9};
     check_chain(t, chain, (int)(sizeof chain / sizeof *chain));
 }
@@ -146,6 +146,106 @@ TEST_ONCE(layouts_share_a_checkpoint_of_16_bits)
     static const layout chain[] = {{2, 2, 2, 1}, {4, 2, 1, 3}, {1, 2, 2, 2}};
     how = (zf_training){.precision = {.dtype = ZF_F16, .scale = 1024}, .clip = 0.5};
     check_chain(t, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+/* ------------------------------------------------------------------------------- whole values */
+
+enum { PARAMS = 64, VALUES = 1024 };
+
+/* A parameter of one rank. */
+static struct {
+    char name[80];
+    float values[VALUES];
+} want[PARAMS];
+static int want_count;
+static char saw[TEAM_RANKS][300]; /* by rank; "": all is well */
+
+static void read_one(test *t, const member *one)
+{
+    want_count = zf_param_count(one->graph);
+    CHECK(t, want_count > 10 && want_count <= PARAMS);
+    for (int k = 0; k < want_count; k++) {
+        const zf_tensor param = zf_param_at(one->graph, k);
+        CHECK(t, zf_tensor_bytes(param) <= sizeof want->values);
+        snprintf(want[k].name, sizeof want->name, "%s", zf_tensor_name(param));
+        OK(t, zf_read(one->program, param, want[k].values, zf_tensor_bytes(param)),
+           zf_program_error(one->program));
+    }
+}
+
+/* Reads all parameters; then writes twice their values, in two ranges, and reads these. */
+static void *share_values(void *object)
+{
+    const member *m = object;
+    float values[VALUES];
+    for (int k = 0; k < 2 * want_count; k++) {
+        const zf_tensor param = zf_graph_find(m->graph, want[k / 2].name);
+        const size_t bytes = zf_whole_bytes(param), half = bytes / 12 * 4;
+        for (size_t i = 0; i < bytes / 4; i++) values[i] = 2 * want[k / 2].values[i];
+        if (k % 2 && (zf_write_whole(m->program, param, 0, values, half) ||
+                      zf_write_whole(m->program, param, half, values + half / 4, bytes - half)))
+            break;
+        memset(values, 0, sizeof values);
+        if (zf_read_whole(m->program, param, values, bytes)) break;
+        for (size_t i = 0; i < bytes / 4; i++)
+            if (values[i] != (float)(1 + k % 2) * want[k / 2].values[i])
+                snprintf(saw[m->rank], sizeof saw[0], "%s: element %d", want[k / 2].name, (int)i);
+    }
+    if (*zf_program_error(m->program))
+        snprintf(saw[m->rank], sizeof saw[0], "%.250s", zf_program_error(m->program));
+    return NULL;
+}
+
+/* Of parameters of which ranks have parts, shards or nothing, all read what one rank has. */
+TEST_ONCE(layouts_read_and_write_whole_values)
+{
+    static const layout layouts[] = {{2, 2, 2, 3}, {4, 1, 1, 0}, {1, 2, 2, 0}, {1, 1, 1, 0}};
+    static team some;
+    char *text = model_text();
+    test_defer(t, free, text);
+    how = (zf_training){.clip = 0.5};
+    task.load = task.save = NULL, task.first = 0, task.count = 1;
+    for (int k = 3; k >= 0 && !t->failed; k--) {
+        run(t, &some, text, &layouts[k]);
+        if (k == 3 && !t->failed) read_one(t, &some.members[0]);
+        for (int r = 0; r < some.world && !t->failed; r++) {
+            *saw[r] = '\0';
+            if (pthread_create(&some.members[r].thread, NULL, share_values, &some.members[r]))
+                abort();
+        }
+        for (int r = 0; r < some.world && !t->failed; r++)
+            pthread_join(some.members[r].thread, NULL);
+        for (int r = 0; r < some.world && !t->failed; r++) CHECK_TEXT(t, saw[r], "");
+        team_end(&some);
+    }
+}
+
+/* What has no whole value, or not as much. */
+TEST_ONCE(layouts_refuse_what_is_not_whole)
+{
+    static const layout pair = {2, 1, 1, 0};
+    static team m;
+    char *text = model_text();
+    float values[VALUES];
+    test_defer(t, free, text);
+    test_defer(t, team_end, &m);
+    how = (zf_training){.clip = 0.5};
+    task.load = task.save = NULL, task.count = 0;
+    run(t, &m, text, &pair);
+    if (t->failed) return;
+    zf_program *p = m.programs[0];
+    const zf_tensor w = zf_param_at(m.members[0].graph, 0);
+    CHECK(t,
+          zf_read_whole(p, zf_graph_find(m.members[0].graph, "lr"), values, 4) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(zf_program_error(p), "lr is no param or state") != NULL);
+    CHECK(t, zf_read_whole(p, w, values, 4) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(zf_program_error(p), "zf_read_whole: 4 bytes are not all of \"") != NULL);
+    CHECK(t, zf_write_whole(p, w, zf_whole_bytes(w), values, 4) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(zf_program_error(p), "they must be whole elements within it") != NULL);
+    CHECK(t, zf_write_whole(p, w, 0, NULL, 4) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_program_error(p), "zf_write_whole: data is NULL");
+    CHECK(t, zf_read_whole(p, ZF_NONE, values, 4) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(zf_program_error(p), "is not one of the program's graph") != NULL);
 }
 
 /* ------------------------------------------------------------------------------------- damage */
@@ -187,7 +287,8 @@ TEST_ONCE(layouts_boxes_are_checked)
         {"[0, 2]", "[1, 0]", "must be an integer from 1 to 2"},
         {"\"count\": 4", "\"count\": 3", "the ranks' parts of \"w\" end at element 3 of 4"},
         {"\"first\": 0", "\"first\": 1", "must be an integer from 1 to 3"},
-        {"\"box\": [", "\"box\": [[0, 2], ", "must be an array of 2 ranges, one for each dimension"},
+        {"\"box\": [", "\"box\": [[0, 2], ",
+         "must be an array of 2 ranges, one for each dimension"},
         {"[0, 2]", "7", "must be [from, until]"},
         {"[0, 2]", "[0]", "must be [from, until]"},
         {"\"tensors\": [", "\"tensors\": [], \"x\": [",

@@ -399,14 +399,14 @@ static zf_status zfl_put_span(zf_program *p, zf_tensor param, zf_tensor master, 
     const zf_quantize_desc blocks = zf_param_blocks(param);
     const size_t unit = blocks.bits ? (size_t)blocks.block : 1,
                  units = (size_t)zf_shape_count(zf_param_shape(param)) / unit,
-                 size = units ? zf_tensor_bytes(param) / units : 0;
+                 size = units ? zf_whole_bytes(param) / units : 0;
     double rounded[ZFL_SPAN]; /* wide enough for each dtype */
     zf_status status;
     if (blocks.bits) zf_quantize_values(rounded, values, count, &blocks);
     else zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32, count);
-    status = zf_write_range(p, param, first / unit * size, rounded, count / unit * size);
+    status = zf_write_whole(p, param, first / unit * size, rounded, count / unit * size);
     if (!status && zf_valid(master))
-        status = zf_write_range(p, master, first * sizeof *values, values, count * sizeof *values);
+        status = zf_write_whole(p, master, first * sizeof *values, values, count * sizeof *values);
     return status ? zfl_fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
 }
 
@@ -447,11 +447,11 @@ zf_status zf_weights_get(zf_program *p, zf_tensor param, float *values, zf_error
     const zf_quantize_desc blocks = zf_param_blocks(from);
     const size_t count = (size_t)zf_shape_count(zf_param_shape(from));
     const bool plain = !blocks.bits && zf_tensor_dtype(from) == ZF_F32;
-    void *data = plain ? NULL : malloc(zf_tensor_bytes(from) + 1);
+    void *data = plain ? NULL : malloc(zf_whole_bytes(from) + 1);
     zf_status status;
     if (!plain && !data) return zfl_no_memory(error);
-    if (plain) status = zf_read(p, from, values, count * sizeof *values);
-    else status = zf_read(p, from, data, zf_tensor_bytes(from));
+    if (plain) status = zf_read_whole(p, from, values, count * sizeof *values);
+    else status = zf_read_whole(p, from, data, zf_whole_bytes(from));
     if (!status && blocks.bits) zf_dequantize_values(values, data, count, &blocks);
     else if (!status && !plain) zf_convert(values, ZF_F32, data, zf_tensor_dtype(from), count);
     free(data);

@@ -100,6 +100,19 @@ static int32_t zfi_shown_as(const zf_graph *g, int32_t id)
     return shown;
 }
 
+/* The error that the program has no such tensor. */
+static zf_status zfi_not_there(zf_program *p, zf_tensor x, const char *call)
+{
+    const bool once = x.graph == p->graph;
+    char missed[256];
+    return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                    once && x.id > 0 && x.id < zfi_len(p->graph->nodes)
+                        ? "%s: the tensor was left out, since nothing needs it; zf_output keeps "
+                          "a value%s"
+                        : "%s: the tensor is not one of the program's graph%s",
+                    call, zfi_missed(once ? x : ZF_NONE, missed));
+}
+
 /* The node of `x`, after checking that a program may read or write it. */
 static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, bool writing)
 {
@@ -109,19 +122,10 @@ static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, boo
     const bool computed = x.graph == g && !(id && zfi_has(g, id, ZF_OP_LEAF));
     const int32_t shown = computed && !writing ? zfi_shown_as(g, x.id) : 0;
     const zfi_node *node = &g->nodes[id];
-    char missed[256];
     bool known;
     zfi_clear_error(p);
     if (shown) return shown;
-    if (!id)
-        return zfi_fail(
-                   &p->error, ZF_ERR_ARGUMENT,
-                   x.graph == g && x.id > 0 && x.id < zfi_len(g->nodes)
-                       ? "%s: the tensor was left out, since nothing needs it; zf_output keeps "
-                         "a value%s"
-                       : "%s: the tensor is not one of the program's graph%s",
-                   call, zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
-               0;
+    if (!id) return zfi_not_there(p, x, call), 0;
     if (g->whole && node->stage && !zfi_is_of_rank(g, id, zfi_rank_along_pipe(p)))
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         g->chunks > 1 ? "%s: %%%d is of stage %d of the pipeline, and rank %d "
@@ -226,34 +230,95 @@ ZF_API zf_status zf_write_micro(zf_program *p, zf_tensor x, int64_t micro, const
     return status;
 }
 
+/* Elements [*first, *until) are those of `bytes` bytes from byte `offset` on of a node, of which there
+ * is a value of this shape. */
+static zf_status zfi_access_range(zf_program *p, int32_t id, zf_shape shape, size_t offset,
+                                  size_t bytes, const char *call, int64_t *first, int64_t *until)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    const int64_t count = zf_shape_count(shape), size = (int64_t)zf_dtype_size(node->dtype);
+    char type[ZFI_TYPE_TEXT];
+    *first = (int64_t)(offset / (size_t)size), *until = *first + (int64_t)(bytes / (size_t)size);
+    if (offset % (size_t)size || bytes % (size_t)size || *first > count || *until > count ||
+        *until < *first)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "%s: %zu bytes from byte %zu of %%%d %s, which is %s, %lld bytes: they must "
+                        "be whole elements within it",
+                        call, bytes, offset, (int)id, node->name ? node->name : "",
+                        zfi_type_text(type, node->dtype, &shape), (long long)(count * size));
+    return ZF_OK;
+}
+
 ZF_API zf_status zf_write_range(zf_program *p, zf_tensor x, size_t offset, const void *data,
                                 size_t bytes)
 {
-    char type[ZFI_TYPE_TEXT];
     const zfi_node *node;
-    zf_shape shape;
-    int64_t count, size, first, until;
+    int64_t first, until;
     int32_t id;
     if (!p) return ZF_ERR_ARGUMENT;
     id = zfi_access_node(p, x, "zf_write_range", true);
     if (!id) return p->error.status;
-    node = &p->graph->nodes[id], shape = zfi_access_shape(p, id);
+    node = &p->graph->nodes[id];
     if (p->tensor_of[id] < 0)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         "zf_write_range: %%%d %s is no param or state; zf_write writes it", (int)id,
                         node->name ? node->name : p->graph->records[node->op]->name);
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write_range: data is NULL");
-    count = zf_shape_count(shape), size = (int64_t)zf_dtype_size(node->dtype);
-    first = (int64_t)(offset / (size_t)size), until = first + (int64_t)(bytes / (size_t)size);
-    if (offset % (size_t)size || bytes % (size_t)size || first > count || until > count ||
-        until < first)
-        return zfi_fail(
-            &p->error, ZF_ERR_ARGUMENT,
-            "zf_write_range: %zu bytes from byte %zu of %%%d %s, which is %s, %lld bytes: "
-            "they must be whole elements within it",
-            bytes, offset, (int)id, node->name ? node->name : "",
-            zfi_type_text(type, node->dtype, &shape), (long long)(count * size));
+    if (zfi_access_range(p, id, zfi_access_shape(p, id), offset, bytes, "zf_write_range", &first,
+                         &until))
+        return p->error.status;
     return zfi_store_put_range(p->store, p->tensor_of[id], first, until, data, &p->error);
+}
+
+/* A param or state as one rank would have it. */
+typedef struct zfi_whole_access {
+    int32_t id, tensor; /* of the graph, and of the store */
+    zf_shape shape;
+    int64_t first, until; /* elements of it */
+} zfi_whole_access;
+
+/* That of `bytes` bytes at `data`, from byte `offset` on; false with the program's error. */
+static bool zfi_access_whole(zf_program *p, zf_tensor x, size_t offset, const void *data,
+                             size_t bytes, const char *call, zfi_whole_access *a)
+{
+    zf_graph *g = p->graph;
+    a->id = x.graph == g ? zfi_resolve(g, x.id) : 0;
+    const zfi_node *node = &g->nodes[a->id];
+    zfi_clear_error(p);
+    if (!a->id) return zfi_not_there(p, x, call), false;
+    if (node->op != ZF_OP_param && node->op != ZF_OP_state)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: %%%d %s is no param or state", call,
+                        (int)a->id, node->name ? node->name : g->records[node->op]->name),
+               false;
+    /* a store has no pieces (zf_tile) of parameters of other stages */
+    if ((a->tensor = zfi_store_find(p->store, node->name)) < 0)
+        return zfi_not_there(p, x, call), false;
+    if (!data && bytes)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: data is NULL", call), false;
+    a->shape = zfi_whole_shape(p->store, &p->store->tensors[a->tensor]);
+    return !zfi_access_range(p, a->id, a->shape, offset, bytes, call, &a->first, &a->until);
+}
+
+ZF_API zf_status zf_write_whole(zf_program *p, zf_tensor x, size_t offset, const void *data,
+                                size_t bytes)
+{
+    zfi_whole_access a;
+    if (!p) return ZF_ERR_ARGUMENT;
+    if (!zfi_access_whole(p, x, offset, data, bytes, "zf_write_whole", &a)) return p->error.status;
+    return zfi_store_put_whole(p->store, a.tensor, a.first, a.until, data, &p->error);
+}
+
+ZF_API zf_status zf_read_whole(zf_program *p, zf_tensor x, void *data, size_t bytes)
+{
+    zfi_whole_access a;
+    if (!p) return ZF_ERR_ARGUMENT;
+    if (!zfi_access_whole(p, x, 0, data, bytes, "zf_read_whole", &a)) return p->error.status;
+    if (a.until < zf_shape_count(a.shape))
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_read_whole: %zu bytes are not all of \"%.200s\"", bytes,
+                        p->graph->nodes[a.id].name);
+    if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    return zfi_store_get_whole(p->store, a.tensor, data, a.id, "zf_read_whole", &p->error);
 }
 
 ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)

@@ -24,7 +24,7 @@ typedef struct zfi_lengths {
 static void zfi_lengths_row(const zfi_lengths *l, int64_t r, int64_t columns)
 {
     const zf_quantize_desc blocks = zf_param_blocks(l->weight);
-    const size_t row = zf_tensor_bytes(l->weight) / (size_t)zf_param_shape(l->weight).dims[0];
+    const size_t row = zf_whole_bytes(l->weight) / (size_t)zf_param_shape(l->weight).dims[0];
     const char *from = (const char *)l->data + (size_t)r * row;
     if (blocks.bits) zf_dequantize_values(l->values, from, (size_t)columns, &blocks);
     else zf_convert(l->values, ZF_F32, from, zf_tensor_dtype(l->weight), (size_t)columns);
@@ -48,7 +48,7 @@ static zf_status zfi_lengths_write(zf_program *p, zfi_lengths *l)
 {
     const zf_shape s = zf_param_shape(l->weight);
     const int64_t count = s.dims[l->columns ? 1 : 0];
-    const size_t size = (zf_tensor_bytes(l->weight) + 7) / 8 * 8;
+    const size_t size = (zf_whole_bytes(l->weight) + 7) / 8 * 8;
     zf_status status;
     l->bytes = size + (size_t)count * sizeof(double) + (size_t)s.dims[1] * sizeof(float) + 8;
     if (!(l->data = zfi_realloc(&p->memory, NULL, 0, l->bytes))) {
@@ -57,11 +57,11 @@ static zf_status zfi_lengths_write(zf_program *p, zfi_lengths *l)
     }
     l->length = (double *)(void *)((char *)l->data + size);
     l->values = (float *)(void *)(l->length + count);
-    status = zf_read(p, l->weight, l->data, zf_tensor_bytes(l->weight));
+    status = zf_read_whole(p, l->weight, l->data, zf_whole_bytes(l->weight));
     if (!status) {
         zfi_lengths_sum(l);
         zf_convert(l->data, zf_tensor_dtype(l->magnitude), l->length, ZF_F64, (size_t)count);
-        status = zf_write(p, l->magnitude, l->data, zf_tensor_bytes(l->magnitude));
+        status = zf_write_whole(p, l->magnitude, 0, l->data, zf_whole_bytes(l->magnitude));
     }
     zfi_free(&p->memory, l->data, l->bytes);
     return status;
@@ -79,7 +79,7 @@ static bool zfi_lengths_of(zf_tensor param, zfi_lengths *l)
     if (!zf_valid(l->weight)) l->weight = zfi_of_module(g, plain, "");
     if (!zf_valid(l->weight)) return false;
     l->columns = zf_valid(zfi_of_module(g, plain, zfi_table_names.a)) ||
-                 zf_param_shape(l->weight).dims[0] != zf_tensor_shape(param).dims[0];
+                 zf_param_shape(l->weight).dims[0] != zf_param_shape(param).dims[0];
     return true;
 }
 

@@ -55,7 +55,7 @@ ZF_API void zf_weights_unused(zf_weights_report *report, const char *name);
 ZF_API bool zf_weights_whole(const zf_weights_report *report, const char *path, zf_error *error);
 
 /* Sets the parameter to `values`, rounded to its dtype, or to its few bits; its master weights
- * are not rounded. */
+ * are not rounded. Where ranks share it (zf_write_whole), all give all values. */
 ZF_API zf_status zf_weights_put(zf_program *program, zf_tensor param, const float *values,
                                 zf_error *error);
 
@@ -63,8 +63,8 @@ ZF_API zf_status zf_weights_put(zf_program *program, zf_tensor param, const floa
  * is none, or with *error. All ranks must call it. */
 ZF_API zf_tensor zf_weights_not_finite(zf_program *program, zf_graph *g, zf_error *error);
 
-/* The values that training continues from: the master weights, if there are any. All ranks must
- * call it. */
+/* The values that training continues from: the master weights, if there are any; all of them, also
+ * where ranks share the parameter (zf_read_whole). All ranks must call it. */
 ZF_API zf_status zf_weights_get(zf_program *program, zf_tensor param, float *values,
                                 zf_error *error);
 

@@ -150,7 +150,7 @@ static void check_ranks(test *t, const rank_after *ranks, after *all)
 }
 
 /* Steps of all ranks; true where all went well. `peaks`: the bytes of each. */
-static bool run_ranks(test *t, const made *way, after *all, size_t peaks[TEAM_RANKS])
+static inline bool run_ranks(test *t, const made *way, after *all, size_t peaks[TEAM_RANKS])
 {
     static after each[TEAM_RANKS];
     rank_after ranks[TEAM_RANKS];

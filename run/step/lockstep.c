@@ -253,12 +253,13 @@ static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
                             "(zf_zero_desc.nodes)",
                             (int)d->count, (int)d->programs[0]->run.nodes, (int)r,
                             (int)p->run.nodes);
-        if (p->hashes && p->hashes[r] != d->programs[0]->hashes[0])
-            return zfi_fail(error, ZF_ERR_MISMATCH,
-                            "the plans of ranks 0 and %d differ (%016llx and %016llx): their "
-                            "graphs, or the options of the passes, are not the same",
-                            (int)r, (unsigned long long)d->programs[0]->hashes[0],
-                            (unsigned long long)p->hashes[r]);
+        if (p->hashes && p->hashes[r] != d->programs[0]->hashes[0]) {
+            char texts[2][ZFI_PLAN_TEXT];
+            zfi_plan_text(d->programs[0]->graph, texts[0]), zfi_plan_text(p->graph, texts[1]);
+            return zfi_fail_plans(error, (int32_t[]){0, r},
+                                  (uint64_t[]){d->programs[0]->hashes[0], p->hashes[r]}, texts[0],
+                                  texts[1]);
+        }
         zfi_see_load(p);
         if (p->micro != d->programs[0]->micro ||
             zf_program_step(p) != zf_program_step(d->programs[0]))

@@ -116,6 +116,71 @@ static zf_status zfi_gather_numbers(zf_program *p, uint64_t mine, int32_t *other
     return ZF_OK;
 }
 
+enum { ZFI_PLAN_TEXT = 160 };
+
+/* How the plan shares its work: "mesh pipe=2 data=2, schedule zb-v, sections of 4, ZeRO stage 2, 8
+ * micro-batches". */
+static void zfi_plan_text(const zf_graph *g, char text[ZFI_PLAN_TEXT])
+{
+    char mesh[ZFI_MESH_TEXT];
+    int64_t sections = 1;
+    int at = snprintf(text, ZFI_PLAN_TEXT, "mesh %s", zfi_mesh_text(mesh, zfi_mesh_of(g)));
+    for (int32_t id = 1; id < zfi_len(g->nodes); id++) {
+        const zfi_node *node = &g->nodes[id];
+        const zf_attribute *of = node->op ? zfi_attribute_of(g, node, "sections") : NULL;
+        if (of && of->i > sections) sections = of->i;
+    }
+    if (g->schedule)
+        at += snprintf(text + at, (size_t)(ZFI_PLAN_TEXT - at), ", schedule %s",
+                       zf_pipe_kind_name((zf_pipe_kind)(g->schedule - 1)));
+    if (sections > 1)
+        at += snprintf(text + at, (size_t)(ZFI_PLAN_TEXT - at), ", sections of %d", (int)sections);
+    snprintf(text + at, (size_t)(ZFI_PLAN_TEXT - at), ", ZeRO stage %d, %lld micro-batch%s",
+             (int)g->zero, (long long)g->micro_batches, g->micro_batches > 1 ? "es" : "");
+}
+
+/* The error that two ranks have other plans. */
+static zf_status zfi_fail_plans(zf_error *error, const int32_t ranks[2], const uint64_t hashes[2],
+                                const char *own, const char *its)
+{
+    const bool alike = !strcmp(own, its);
+    return zfi_fail(error, ZF_ERR_MISMATCH,
+                    "the plans of ranks %d and %d differ (%016llx and %016llx): %s%s%s", (int)ranks[0],
+                    (int)ranks[1], (unsigned long long)hashes[0], (unsigned long long)hashes[1],
+                    alike ? "their graphs, or the options of the passes, are not the same" : own,
+                    alike ? "" : ", and ", alike ? "" : its);
+}
+
+/* Collective: the text of a rank goes to all. */
+static zf_status zfi_share_text(zf_program *p, int32_t rank, char text[ZFI_PLAN_TEXT])
+{
+    const zf_collective c = {.op = ZF_OP_bcast,
+                             .dtype = ZF_U8,
+                             .count = ZFI_PLAN_TEXT,
+                             .in = text,
+                             .out = text,
+                             .root = rank};
+    return p->comm->run(p->comm->self, &c, &p->error);
+}
+
+/* Collective: the error that ranks have other plans. This one and `other`, which is rank 0 or the
+ * first that differs from it, say how they share their work. */
+static zf_status zfi_plans_differ(zf_program *p, int32_t other)
+{
+    const uint64_t mine = p->hashes[p->run.rank], its = p->hashes[other];
+    char texts[2][ZFI_PLAN_TEXT] = {"", ""}, own[ZFI_PLAN_TEXT] = "";
+    int32_t odd = 1;
+    while (p->hashes[odd] == p->hashes[0]) odd++;
+    zfi_plan_text(p->graph, own);
+    for (int k = 0; k < 2; k++) {
+        const int32_t from = k ? odd : 0;
+        if (from == p->run.rank) memcpy(texts[k], own, sizeof own);
+        if (zfi_share_text(p, from, texts[k])) return p->error.status;
+    }
+    return zfi_fail_plans(&p->error, (int32_t[]){p->run.rank, other}, (uint64_t[]){mine, its}, own,
+                          texts[other > 0]);
+}
+
 /* Checks that all ranks have the same plan. A difference is an error on each of them, and not a
  * hang. */
 static zf_status zfi_agree(zf_program *p)
@@ -136,11 +201,7 @@ static zf_status zfi_agree(zf_program *p)
                  rank, (int)p->run.world, (int)p->run.nodes, (int)r, (int)p->hashes[r]);
     p->hashes[rank] = mine;
     if (p->error.status || zfi_gather_numbers(p, mine, &r)) return p->error.status;
-    if (r < p->run.world)
-        return zfi_fail(&p->error, ZF_ERR_MISMATCH,
-                        "the plans of ranks %d and %d differ (%016llx and %016llx): their "
-                        "graphs, or the options of the passes, are not the same",
-                        rank, (int)r, (unsigned long long)mine, (unsigned long long)p->hashes[r]);
+    if (r < p->run.world) return zfi_plans_differ(p, r);
     p->agreed = true;
     return ZF_OK;
 }

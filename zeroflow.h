@@ -282,6 +282,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/cut/deal.c"
 #include "passes/cut/apart.c"
 #include "passes/cut/context.c"
+#include "passes/cut/order.c"
 #include "passes/zero/buckets.c"
 #include "passes/zero/runs.c"
 #include "passes/zero/reduction.c"

@@ -3,7 +3,7 @@
  * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_divide;
  * zf_precision; zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd,
  * zf_lion, zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_cut; zf_context;
- * zf_fuse again; zf_stages; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all
+ * zf_fuse again; zf_stages; zf_order; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all
  * by one description (zf_training). zf_graph_print shows the graph between any two of them, one
  * node per line:
  *
@@ -224,6 +224,13 @@ typedef struct zf_context_desc {
     int32_t sections; /* divided by `parts`; 0: `parts` */
 } zf_context_desc;
 ZF_API zf_status zf_context(zf_graph *graph, const zf_context_desc *desc);
+/* Orders the axes of the ranks, the slowest first: "data,pipe,tensor". Ranks that follow one another
+ * differ in the last axis; launchers put them on one node. Each axis that the ranks have is named,
+ * and data; others may be. Without it the order is pipe, data, context, tensor. Bits are those of any
+ * order. Requires: after zf_cut, zf_context and zf_stages; not zf_zero yet. */
+ZF_API zf_status zf_order(zf_graph *graph, const char *axes);
+/* The number of a rank along an axis (ZF_OVER_DATA, ...) of the graph; 0: it has no such axis. */
+ZF_API int32_t zf_rank_along(const zf_graph *graph, int32_t over, int32_t rank);
 
 /* Which of several orders it is. Idle is the time that each rank waits in a step, where its tasks
  * take F, B and W for a micro-batch, with p ranks. A rank r keeps what the backward pass needs of
@@ -854,6 +861,7 @@ typedef struct zf_training {
     int32_t context;
     zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
     zf_stages_desc stages; /* {0}: not run; of one rank it only checks that there are layers */
+    const char *order; /* of the axes (zf_order); NULL: pipe, data, context, tensor */
     bool delay; /* each step updates by the gradients of the step before (zf_delay) */
     /* Steps after this one are delayed (zf_delay); steps up to it are not. Above 0 the step has two
      * variants */
@@ -882,7 +890,8 @@ typedef struct zf_training {
 /* Runs the passes of a training step by their descriptions, in this order:
  *
  *     name_training, lora, param_groups, fuse, divide, precision, tile, autograd, simplify, clip,
- *     an optimizer, ema, delay, cut, context, fuse, stages, recompute, zero, offload, prefetch
+ *     an optimizer, ema, delay, cut, context, fuse, stages, order, recompute, zero, offload,
+ *     prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */

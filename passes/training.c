@@ -1,7 +1,7 @@
 /* One description of a training step, and the list of the passes that make it.
  *
  *     lora  fuse  divide  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  cut  fuse  stages
- *     recompute  zero  offload  prefetch  recompute.c has the list of these, which run in trials too
+ *     order  recompute  zero  offload  prefetch  recompute.c has the list of these, which run in trials too
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
  * run. */
@@ -77,6 +77,10 @@ static zf_status zfi_pass_stages(zf_graph *g, const zf_training *t)
 {
     return zfi_stages(g, &t->stages, t->zero.store);
 }
+
+static bool zfi_wants_order(const zf_training *t) { return t->order && *t->order; }
+
+static zf_status zfi_pass_order(zf_graph *g, const zf_training *t) { return zf_order(g, t->order); }
 
 static bool zfi_wants_precision(const zf_training *t)
 {
@@ -271,6 +275,7 @@ static const zfi_pass zfi_forward_passes[] = {
 
 static const zfi_pass zfi_update_passes[] = {{"fuse", zfi_wants_fuse_again, zfi_pass_fuse_again},
                                              {"stages", zfi_wants_stages, zfi_pass_stages},
+                                             {"order", zfi_wants_order, zfi_pass_order},
                                              {"recompute", zfi_wants_recompute, zf_recompute}};
 
 /* Prints the graph after a pass, if the pass has changed it. */
@@ -351,6 +356,9 @@ static const zf_option zfi_training_options[] = {
                   "sections of sums over what ranks share; runs with as many have the same bits "
                   "on any number of ranks that divides it; without it --tensor and --context"),
     ZF_OPTION(zf_training, DESC, stages, 0, NULL, .rows = zfi_stages_options),
+    ZF_OPTION(zf_training, TEXT, order, 0, NULL, .topic = "ranks", .unit = "AXIS,AXIS,...",
+              .help = "axes of the ranks, the slowest first; without it pipe,data,context,tensor: "
+                      "neighbours share layers"),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
               .with = ZFI_SAME_STEPS),
     ZF_OPTION(zf_training, COUNT, delay_from, 0, "[0,inf)", .flag = "delay-update", .unit = "STEP",

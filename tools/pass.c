@@ -175,6 +175,12 @@ static void run_context(call *c)
     if (ready(c)) ran(c, zf_context(c->graph, &d));
 }
 
+static void run_order(call *c)
+{
+    const char *axes = take_word(c, "the axes");
+    if (ready(c)) ran(c, zf_order(c->graph, axes));
+}
+
 static void run_divide(call *c)
 {
     const int32_t sections = (int32_t)take_number(c, "sections");
@@ -392,6 +398,7 @@ static const pass passes[] = {
      run_cut},
     {"context", "[parts=N] [sections=N]", "ranks along context share sequences, each a piece of all",
      run_context},
+    {"order", "AXIS,AXIS,...", "the axes of the ranks, the slowest first: data,pipe,tensor", run_order},
     {"stages", "[ranks=N] [layers=N,N,...] [schedule=1f1b|gpipe|interleaved|zb-h1|zb-v] [chunks=N]",
      "each rank along pipe has some of the layers, which values are sent to and from",
      run_stages},

@@ -208,6 +208,10 @@ static int settle_axes(options *o)
     o->pipe = pipe, o->tensor = tensor, o->context = context, o->data = o->world / sharing;
     if (!o->t.stages.ranks && (o->schedule_name || o->picture))
         return misuse("--schedule and --picture are of the stages of --pipe P") + 1;
+    if (o->t.order)
+        return misuse("--order is for runs: plans take pipe for the slowest axis and tensor for the "
+                      "fastest") +
+               1;
     if (o->fit && sharing > 1)
         return misuse("--fit plans ranks that have all layers whole: without --tensor, --context "
                       "and --pipe") +

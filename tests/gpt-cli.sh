@@ -126,6 +126,15 @@ shared() {
             "$work/out"
 }
 check 'ranks share layers' shared
+# Axes in another order: other neighbours, and the same bits.
+ordered() {
+    for order in tensor,data,pipe data,pipe,tensor; do
+        pretrain --steps 3 --ranks 8 --tensor 2 --pipe 2 --micro-batches 2 --zero 3 --eval-batches 1 \
+            --order $order --save "$work/ordered" --overwrite &&
+            grep '^held out: ' "$work/out" | cmp - "$work/of one.held" && same_values 3 'of one' ordered || return
+    done
+}
+check 'axes in another order' ordered
 # Ranks with several chunks each: any layout goes on with their checkpoints, and they with others'.
 chunks() {
     sed 's/"n_layer": [0-9]*/"n_layer": 4/' "$work/config.json" > "$work/four.json"
@@ -171,10 +180,26 @@ check 'sections that context does not divide' fails 2 "gpt: pretrain: --sections
 a multiple of --context; $list" refused --ranks 2 --context 2 --sections context=3
 check 'sequences and layers' fails 2 "gpt: pretrain: --context and --tensor exclude each other; $list" \
     refused --ranks 4 --context 2 --tensor 2
+check 'gradients of stages' fails 2 "gpt: pretrain: --tensor and --pipe exclude --dump-grads: ranks have parts of \
+gradients; $list" refused --ranks 2 --pipe 2 --micro-batches 2 --dump-grads "$work/gradients"
 check 'ranks that context does not divide' fails 1 'gpt: --context 3 does not divide the 4 ranks' \
     refused --ranks 4 --context 3
-check 'weights of a folder' fails 2 "gpt: pretrain: --tensor and --pipe share what a checkpoint has: first \
---steps 0 --save DIR without them, then --load DIR; $list" refused --ranks 2 --tensor 2 --init "$work/learned"
+# Ranks that share layers begin with weights of a folder, and write theirs, as one rank does.
+begins_with() {
+    init="--steps 2 --eval-batches 1 --init $work/folder"
+    pretrain --steps 0 --ranks 4 --tensor 2 --pipe 2 --micro-batches 2 --eval-batches 0 --save "$work/none" \
+        --init "$work/learned" --dump "$work/dumped" && cmp "$work/dumped" "$work/learned.safetensors" &&
+        pretrain $init --micro-batches 4 --sections tensor=2 --dump "$work/of one" ||
+        return
+    grep '^held out: ' "$work/out" > "$work/held of one"
+    for how in '--ranks 8 --tensor 2 --pipe 2 --micro-batches 2 --zero 3' \
+        '--ranks 2 --pipe 2 --micro-batches 4 --pipe-schedule zb-h1 --sections tensor=2' \
+        '--ranks 2 --tensor 2 --micro-batches 4 --zero 1'; do
+        pretrain $init $how --dump "$work/dumped" &&
+            grep '^held out: ' "$work/out" | cmp - "$work/held of one" &&
+            cmp "$work/dumped" "$work/of one" || return
+    done
+}
 
 # A model of blocks generates with them, as a checkpoint and as a folder; its weights do not become those
 # of a model that sees all by an oversight.
@@ -241,6 +266,7 @@ folder() {
     done
 }
 check 'a folder for transformers, and of it' folder
+check 'ranks that share layers begin with it' begins_with
 
 goes_on() {
     pretrain --steps 20 --schedule constant --warmup 4 --dump "$work/all" --eval-batches 0 &&

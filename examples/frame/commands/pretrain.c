@@ -78,7 +78,8 @@ static bool conclude(run *r)
         printf("held out: ");
         of->print(&r->score, &job->config, job->data.unigram_nats, exact);
     }
-    return exact || !of->show ||
+    /* A vocabulary that ranks share is whole where logits are an output. */
+    return exact || !of->show || job->o.training.tensor > 1 ||
            of->show(&r->session, &job->config, &job->data, job->o.seq, &r->error);
 }
 
@@ -102,7 +103,7 @@ static int64_t trained_count(zf_graph *g)
     int64_t count = 0;
     for (int32_t i = 0; i < zf_param_count(g); i++)
         if (zf_param_adapter(zf_param_at(g, i)))
-            count += zf_shape_count(zf_tensor_shape(zf_param_at(g, i)));
+            count += zf_shape_count(zf_whole_shape(zf_param_at(g, i)));
     return count;
 }
 
@@ -142,7 +143,7 @@ static bool write_report(run *r)
     zf_status status;
     zf_json_begin_object(w);
     zf_json_put_key(w, "model"), zf_json_put_string(w, o->model);
-    zf_json_put_key(w, "parameters"), zf_json_put_int(w, info.param_count);
+    zf_json_put_key(w, "parameters"), zf_json_put_int(w, session_parameters(s));
     if (settings_adapts(o)) zf_json_put_key(w, "trained"), zf_json_put_int(w, trained_count(s->graph));
     zf_json_put_key(w, "batch"), zf_json_put_int(w, o->batch);
     zf_json_put_key(w, "sequence"), zf_json_put_int(w, o->seq);
@@ -542,7 +543,7 @@ static void print_beginning(const run *r)
     zf_program_info info = step_info(&r->session);
     char floats[500];
     printf("%s %s: %.3g million parameters, batch %lld x %lld tokens", job->sample->title, o->model,
-           1e-6 * (double)info.param_count, (long long)o->batch,
+           1e-6 * (double)session_parameters(&r->session), (long long)o->batch,
            (long long)(run_tokens(job) / o->batch));
     if (job->phases.count) printf(" at the end");
     if (run_parts(job) > 1) printf(" in %lld parts", (long long)run_parts(job));

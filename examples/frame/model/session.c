@@ -51,7 +51,7 @@ static zf_training sharing_training(const session *s, const session_desc *d)
     if (d->with == SESSION_BASE) t.lora = (zf_lora_desc){.rank = 0};
     if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
     t.tensor = from->tensor, t.context = from->context, t.sections = from->sections;
-    t.stages = from->stages;
+    t.stages = from->stages, t.order = from->order;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
     t.zero.hold |= d->hold && brings_parameters(from, s->world);
     t.prefetch = from->prefetch, t.cost = from->cost;
@@ -103,9 +103,7 @@ static void set_sharing(session *s, const session_desc *d)
     const zf_comm *comm = d->share ? d->share->comm : d->comm;
     s->comm = comm;
     const zf_training *t = d->share ? &d->share->training : &d->training;
-    const int32_t sharing = sample_sharing(t), pipe = t->stages.ranks > 1 ? t->stages.ranks : 1;
-    s->world = comm ? comm->world / sharing : 1; /* along data, the axis before pipe */
-    s->rank = comm ? comm->rank / (sharing / pipe) % s->world : 0;
+    s->world = comm ? comm->world / sample_sharing(t) : 1; /* along data */
     s->micro_batches = zero->micro_batches ? zero->micro_batches : 1;
     s->buckets = d->share ? d->share->buckets
                           : comm || zero->stage || s->micro_batches > 1 ||
@@ -428,6 +426,7 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
         fail(error, ZF_ERR_NOMEM, "out of memory");
     } else if (open_backend(s, d, error) && open_planned(s, d, error)) {
         const bool good = open_step(s, d, error);
+        s->rank = good && s->comm ? zf_rank_along(s->graph, ZF_OVER_DATA, s->comm->rank) : 0;
         if (good) session_turn(s, zf_program_step(s->program));
         if (good) return true;
     }
@@ -480,6 +479,15 @@ zf_status session_feed(session *s, const void *batch, bool sums)
         if (!status && micro + 1 < micro_batches) status = zf_micro(s->program);
     }
     return status;
+}
+
+int64_t session_parameters(const session *s)
+{
+    int64_t count = 0;
+    if (sample_sharing(&s->training) < 2) return zf_program_info_of(s->program).param_count;
+    for (int32_t k = 0; k < zf_param_count(s->graph); k++)
+        count += zf_shape_count(zf_whole_shape(zf_param_at(s->graph, k)));
+    return count;
 }
 
 double session_scalar(session *s, const char *output)

@@ -127,6 +127,9 @@ zf_status session_write(session *s, const char *input, const void *data, size_t 
  * losses are means over the batch, or with `sums` sums. */
 zf_status session_feed(session *s, const void *batch, bool sums);
 
+/* Numbers of all parameters, of all ranks that share the model. */
+int64_t session_parameters(const session *s);
+
 /* A scalar output after a step; 0 for one that the model does not have. */
 double session_scalar(session *s, const char *output);
 

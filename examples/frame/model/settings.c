@@ -345,14 +345,10 @@ static const char *wrong_axes(const settings *o)
     if (!cut && !pipe) return NULL;
     if (pipe && settings_micro_batches(o) < t->stages.ranks)
         return "--pipe P keeps P stages busy with --micro-batches of P or more";
-    if (settings_adapts(o)) return "--tensor and --pipe exclude --lora";
-    if (o->init && !o->load)
-        return "--tensor and --pipe share what a checkpoint has: first --steps 0 --save DIR without "
-               "them, then --load DIR";
-    if (o->memory) return "--tensor and --pipe exclude --memory";
-    if (o->dump_grads || o->dump)
-        return "--tensor and --pipe exclude files of one rank (--dump)";
-    return NULL;
+    if (cut && t->lora.dora)
+        return "--tensor and --sections exclude dora of --lora: lengths of rows have no sections";
+    if (o->dump_grads) return "--tensor and --pipe exclude --dump-grads: ranks have parts of gradients";
+    return o->memory ? "--tensor and --pipe exclude --memory" : NULL;
 }
 
 /* What ranks that share sequences cannot do yet. */

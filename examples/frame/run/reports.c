@@ -112,7 +112,7 @@ static void put_facts(run *r)
     const zf_program_info info = zf_program_info_of(r->session.program);
     struct utsname machine;
     zf_report_fact(r->page, "model", job->o.model, job->sample->title);
-    put_fact(r->page, "parameters", "%lld", (long long)info.param_count);
+    put_fact(r->page, "parameters", "%lld", (long long)session_parameters(&r->session));
     put_fact(r->page, "FLOP of a step, of each rank", "%.4g", info.flops);
     put_fact(r->page, "ranks", "%d on %d nodes", (int)job->ranks.world, (int)job->ranks.nodes);
     if (!uname(&machine))

@@ -233,7 +233,7 @@
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i)                                                    \
       A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
-      A(all_gather, dim, i))                                                                       \
+      A(all_gather, dim, i) A(all_gather, once, b))                                                \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
       A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))      \
       A(reduce_scatter, order, e(ranks|tree))                                                      \
@@ -253,7 +253,7 @@
     X(send, 1, 1, A(send, world, i)                                                                \
       A(send, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))                \
       A(send, from, i)                                                                             \
-      A(send, to, i))                                                                              \
+      A(send, to, i) A(send, once, b))                                                             \
     X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
       A(quantize_feedback, scale, d) A(quantize_feedback, beta, f)                                 \
       A(quantize_feedback, reset, i))                                                              \

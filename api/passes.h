@@ -522,6 +522,33 @@ ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
 /* The name of a rewrite, index 0 and up; NULL after the last */
 ZF_API const char *zf_fuse_name(int32_t index);
 
+/* In which order the gradients of a step's parts are added. Both have defined bits, which depend on
+ * no stage of ZeRO, no number of ranks along pipe, no bucket and no prefetch. */
+typedef enum zf_sum_order {
+    /* ZF_SUM_MICRO where ranks along pipe have stages (zf_stages), else ZF_SUM_PARTS */
+    ZF_SUM_AUTO,
+    /* From 0 on part after part of the global batch: of each micro-batch those of rank 0, 1, ... So
+     * each micro-batch is summed over the ranks. Equal bits: all worlds in which world *
+     * micro_batches is the same */
+    ZF_SUM_PARTS,
+    /* Each rank adds its micro-batches, from 0 on in f32 at least, and the ranks' sums are added in
+     * the order of ranks, once a step: micro_batches times fewer bytes are sent. The gradients of a
+     * rank are whole until then, in f32 at least, at all stages. With one rank, or one micro-batch,
+     * it is the order of parts. Else bits are equal where world and micro_batches both are. Only
+     * gradients: a loss, and other outputs of one float, have the order of parts */
+    ZF_SUM_MICRO
+} zf_sum_order;
+
+/* How often stage 3 gathers parameters. Bits do not change. */
+typedef enum zf_gather_when {
+    ZF_GATHER_USE, /* for each run of uses in each micro-batch, after which they are released */
+    /* Once a step: what is gathered in the first micro-batch stays on the device until the last one
+     * has run. All parameters that a rank uses are there whole, besides its shards; of those that are
+     * quantised (zf_zero_desc.quantized_weights) the integers are. The same with one micro-batch as
+     * ZF_GATHER_USE */
+    ZF_GATHER_STEP
+} zf_gather_when;
+
 /* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks. The
  * global batch is world * micro_batches equal parts; rank r runs part k * world + r as its
  * micro-batch k. The ranks hold equal shards of:
@@ -531,8 +558,8 @@ ZF_API const char *zf_fuse_name(int32_t index);
  *     stage 2   optimizer states and gradients
  *     stage 3   optimizer states, gradients and parameters, which are gathered for each run of uses
  *
- * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
- * other world in which world * micro_batches is the same.
+ * Losses, gradients, parameters and states are those of stage 0 to the last bit, and, with
+ * ZF_SUM_PARTS, those of any other world in which world * micro_batches is the same.
  *
  * The loss, its gradients, and other outputs of one float are those of the global batch, as the
  * operators say that compute them. The first dimension of inputs has the examples; a scalar input
@@ -562,6 +589,8 @@ typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */
     int64_t micro_batches; /* of a step, on each rank; 0: 1 */
+    zf_sum_order sum; /* the order in which gradients are added */
+    zf_gather_when gather; /* of stage 3; ZF_GATHER_STEP not with hpz, and not with offloaded parameters */
     int32_t nodes; /* of the ranks, world / nodes in each; 0: 1 */
     /* Stage 3 (ZeRO++, Wang et al. 2023): the ranks of a node together keep a copy of the
      * parameters from the forward to the backward pass, whose gathers then stay inside the node. It

@@ -549,10 +549,17 @@ static bool zfi_reads_sum(const zf_graph *g, const zfi_node *node)
     return node->op == ZF_OP_copy && node->arg_count == 1 && zfi_is_sum_on_disk(g, node->args[0]);
 }
 
+/* The node of the micro section runs in the first micro-batch alone; its value stays for the others. */
+static bool zfi_runs_first(const zfi_node *node)
+{
+    return (node->op == ZF_OP_all_gather && ZF_INT(node, all_gather, once)) ||
+           (node->op == ZF_OP_send && ZF_INT(node, send, once));
+}
+
 /* How often the node runs in a step. */
 static int64_t zfi_times_in_step(const zf_graph *g, const zfi_node *node)
 {
-    return node->update ? 1 : g->micro_batches - zfi_reads_sum(g, node);
+    return node->update || zfi_runs_first(node) ? 1 : g->micro_batches - zfi_reads_sum(g, node);
 }
 
 /* The single value of a constant; false where it has several. */

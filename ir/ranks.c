@@ -39,6 +39,7 @@
  *   - a shard along a dimension (attribute dim of its collective) is gathered along that one, and
  *     is updated nowhere, nor written into what outlives a step: shards of buckets are flat
  *   - a collective along a dimension runs on the queue compute
+ *   - what runs in the first micro-batch alone (once) depends on no micro-batch
  *   - the operand of a sum is whole and has not been summed over the same; in the micro section of
  *     several micro-batches the sum has an accumulator, which nothing else reads or writes; one in
  *     host memory is copied to the device before the sum and back after it
@@ -962,12 +963,27 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
                         (int)node->args[0], (int)g->world, (long long)g->micro_batches);
 }
 
+/* What the first micro-batch gathers or sends is that of all. */
+static void zfi_check_once(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zfi_stand *x = &r->at[node->args[0]];
+    if (node->update)
+        zfi_verify_fail(g, id, "it is below update:, which runs once: once must not be given");
+    else if (x->bits & ZFI_BATCH)
+        zfi_verify_fail(g, id, "%%%d depends on %%%d, which is of one micro-batch: it is not the "
+                               "same in all, so once must not be given",
+                        (int)node->args[0], (int)x->cause);
+}
+
 static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
     zfi_check_operands(r, id);
     if (node->arg_count) zfi_check_along(r, id);
+    if (zfi_runs_first(node)) zfi_check_once(r, id);
     if (node->op == ZF_OP_dequantize_sum) zfi_check_parts(r, id);
     if (zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_is_sum(node)) zfi_check_turn(r, id);
     if (zfi_is_sum(node)) zfi_check_sum(r, id);

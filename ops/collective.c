@@ -20,6 +20,8 @@
  *     %9 = reduce_scatter %8 {world=2 dim=1} : f32[8,3]  of f32[8,6]: the sum's half of dim 1
  *     %9 = all_to_all %8 {world=2 dim=1 from=0} : f32[8,3]   of f32[4,6], a half of dim 0: the
  *                                                            rank's half of dim 1 in all of dim 0
+ *     %9 = all_gather %8 {world=4 once=true} : f32[4096]     in the first micro-batch of a step alone: y
+ *                                                            stays for the others
  *
  * Without dim and from, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in this
  * order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of the
@@ -393,11 +395,20 @@ static zf_status zfi_call_ranks(const zf_launch *l, const zf_collective *c)
     return status;
 }
 
+/* The launch is left out of this micro-batch: the first one has the value of all. */
+static bool zfi_is_left_out(const zf_launch *l)
+{
+    const bool once = (l->op == ZF_OP_all_gather && ZF_INT(l, all_gather, once)) ||
+                      (l->op == ZF_OP_send && ZF_INT(l, send, once));
+    return once && l->run->micro > 0;
+}
+
 /* The operand is the result on ranks to which nothing is sent. */
 static zf_status zfi_cpu_send(const zf_launch *l)
 {
     zf_collective c;
     zf_status status;
+    if (zfi_is_left_out(l)) return ZF_OK;
     if (!l->comm) return zfi_no_comm(l);
     c = zf_collective_of(l);
     if (!zfi_is_elsewhere(l) && (status = zfi_call_ranks(l, &c))) return status;
@@ -409,6 +420,7 @@ static zf_status zfi_cpu_send(const zf_launch *l)
 static zf_status zfi_cpu_collective(const zf_launch *l)
 {
     zf_collective c;
+    if (zfi_is_left_out(l)) return ZF_OK;
     if (ZF_INT(l, all_gather, world) > 1 && !l->comm) return zfi_no_comm(l);
     c = zf_collective_of(l);
     if (ZF_INT(l, all_gather, world) > 1) {

@@ -489,6 +489,7 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.precision = zfi_precision_resolved(&t.precision);
     t.lora = adapts ? zfi_lora_resolved(&t.lora) : (zf_lora_desc){.rank = 0};
     t.recompute = zfi_recompute_resolved(&t);
+    t.zero.sum = zfi_sum_of(t.stages.ranks > 1, t.zero.sum);
     t.sections.tensor = zfi_tensor_sections(&t);
     t.sections.context = zfi_context_sections(&t);
     return t;

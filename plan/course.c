@@ -17,7 +17,8 @@
  * A value of one task alone has one place. One of several has a slot for each micro-batch that is
  * between its first task, or the boundary at which it is received, and its last one at some time;
  * the task after that which sends it is one of these, so that the send need not be complete
- * before. Values that outputs are made of have a slot for each micro-batch. */
+ * before. Values that outputs are made of have a slot for each micro-batch; what is made or sent once
+ * a step has one. */
 
 enum {
     ZFI_COURSE_CHUNKS = 20, /* of a rank, at most */
@@ -138,7 +139,8 @@ static void zfi_add_transfers(zfi_course *c, const zf_graph *g, int32_t at)
     const zfi_node *node = &g->nodes[id];
     const zf_pipe p = c->tasks.pipe;
     const int32_t made = zfi_stage_sent(g, node);
-    for (int32_t micro = 0; micro < p.micro_batches && !c->memory->failed; micro++) {
+    for (int32_t micro = 0; micro < (zfi_runs_first(node) ? 1 : p.micro_batches) && !c->memory->failed;
+         micro++) {
         const size_t task = zfi_task_index(p, (zfi_pipe_task){node->task, made, micro});
         const zfi_transfer t = {.due = c->ends[task],
                                 .task = (int32_t)task,
@@ -157,8 +159,8 @@ static int32_t zfi_posted(const zfi_course *c, const zf_graph *g, int32_t id, in
     const zf_pipe p = c->tasks.pipe;
     const zfi_node *node = &g->nodes[id];
     const int32_t made = zfi_stage_sent(g, node);
-    return zfi_course_boundary(
-        c, c->ends[zfi_task_index(p, (zfi_pipe_task){node->task, made, micro})]);
+    const zfi_pipe_task task = {node->task, made, zfi_runs_first(node) ? 0 : micro};
+    return zfi_course_boundary(c, c->ends[zfi_task_index(p, task)]);
 }
 
 /* ------------------------------------------------------------------------------------- the course */
@@ -212,12 +214,13 @@ typedef struct zfi_value_uses {
     int32_t received; /* the last of the sends by which it comes; 0: it is made here */
     uint64_t sent;    /* places of tasks that send it */
     bool later;       /* `update:` reads it, or a program after the step */
+    bool once;        /* the first micro-batch makes it for all */
 } zfi_value_uses;
 
 /* It is of one task alone. */
 static bool zfi_is_of_one_task(const zfi_value_uses *u)
 {
-    return !(u->places & (u->places - 1)) && !u->received && !u->sent && !u->later;
+    return !(u->places & (u->places - 1)) && !u->received && !u->sent && !u->later && !u->once;
 }
 
 /* From when until when it has micro-batch `micro`: task number i is 2i+1, the boundary before it
@@ -244,7 +247,7 @@ static int32_t zfi_value_slots(const zfi_course *c, const zf_graph *g, const zfi
 {
     const int32_t all = c->tasks.pipe.micro_batches;
     int32_t slots = 1;
-    for (int32_t micro = 0; micro < all && u->places; micro++)
+    for (int32_t micro = 0; micro < all && u->places && !u->once; micro++)
         for (int64_t life[2], other[2]; micro + slots < all; slots++) {
             zfi_value_life(c, g, u, before, micro, life);
             zfi_value_life(c, g, u, before, micro + slots, other);

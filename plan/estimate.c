@@ -204,6 +204,7 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
         zfi_play_host(s, id, resource, seconds);
         return;
     }
+    if (zfi_runs_first(node)) seconds /= s->times;
     begin = crosses ? *zfi_hosted_at(s, zfi_host_side(s->graph, id)) : 0;
     if (crosses && !node->queue) zfi_expose_host(s, begin);
     zfi_raise_to(&begin, s->now);

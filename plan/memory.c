@@ -390,7 +390,7 @@ static void zfi_note_value_uses(const zfi_placement *p, int32_t id, zfi_value_us
                                : (uint64_t)1 << zfi_course_place(g, id);
     int32_t b = zfi_place_of(p, id);
     if (node->op == ZF_OP_saved || node->op == ZF_OP_release) return;
-    if (b >= 0) uses[b].places |= place;
+    if (b >= 0) uses[b].places |= place, uses[b].once |= zfi_runs_first(node);
     if (b >= 0 && zfi_is_transfer(g, id) && !node->arg_count)
         before[id] = uses[b].received, uses[b].received = id;
     for (int k = 0; k < ZF_MAX_SAVED; k++)
@@ -415,6 +415,16 @@ static void zfi_give_slots(zfi_placement *p, zfi_buffer *b, int32_t slots)
     if (b->persistent) return;
     b->first = 0;
     if (b->last < p->micro_end) b->last = p->micro_end;
+}
+
+/* What the first micro-batch makes for all stays while the others run. */
+static void zfi_keep_once(zfi_placement *p)
+{
+    const zf_graph *g = p->graph;
+    for (int32_t i = 0; i < zfi_len(g->order) && g->micro_batches > 1; i++) {
+        const int32_t id = g->order[i], b = zfi_runs_first(&g->nodes[id]) ? zfi_place_of(p, id) : -1;
+        if (b >= 0 && !p->buffers[b].persistent) zfi_give_slots(p, &p->buffers[b], 1);
+    }
 }
 
 /* Values of several tasks, and inputs, have slots for several micro-batches. */
@@ -861,7 +871,10 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
             p.micro_end++;
         zfi_find_uses(&p);
         zfi_make_buffers(&p, &d, args);
-        if (zfi_runs_schedule(g) && !g->memory.failed && !g->error.status) zfi_find_slots(&p);
+        if (!g->memory.failed && !g->error.status) {
+            if (zfi_runs_schedule(g)) zfi_find_slots(&p);
+            else zfi_keep_once(&p);
+        }
         if (!g->memory.failed && !g->error.status) zfi_place(&p, &d);
     }
     zfi_free(&g->memory, p.buffer_of, p.nodes * sizeof *p.buffer_of);

@@ -113,7 +113,7 @@ shared() {
             --eval-batches 1 &&
         same_values 3 'of one' shared &&
         pretrain --steps 3 --ranks 8 --tensor 2 --pipe 2 --pipe-layers 1,1 --micro-batches 2 --zero 3 \
-            --save "$work/piped" --eval-batches 1 && grep '^held out: ' "$work/out" > "$work/piped.held" &&
+            --sum parts --save "$work/piped" --eval-batches 1 && grep '^held out: ' "$work/out" > "$work/piped.held" &&
         cmp "$work/of one.held" "$work/piped.held" && same_values 3 'of one' piped &&
         pretrain --steps 4 --ranks 2 --tensor 2 --micro-batches 4 --load "$work/piped" \
             --save "$work/goes on" --eval-batches 1 &&
@@ -143,7 +143,7 @@ chunks() {
         four --micro-batches 4 --steps 1 --save "$work/chunks" &&
         four --micro-batches 4 --steps 2 --ranks 2 --pipe 2 --pipe-schedule zb-v \
             --load "$work/chunks" --save "$work/chunks" --overwrite &&
-        four --steps 3 --ranks 4 --pipe 2 --zero 3 --micro-batches 2 --load "$work/chunks" \
+        four --steps 3 --ranks 4 --pipe 2 --zero 3 --micro-batches 2 --sum parts --load "$work/chunks" \
             --save "$work/chunks" --overwrite &&
         four --micro-batches 4 --steps 4 --ranks 2 --pipe 2 --pipe-schedule interleaved \
             --load "$work/chunks" --save "$work/chunks" --overwrite || return

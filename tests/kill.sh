@@ -51,7 +51,7 @@ run_layouts() {
     # shellcheck disable=SC2086 # words
     exec "$program" pretrain --model "$work/four.json" --corpus docs/data/stories.txt \
         --vocab docs/data/vocab.txt --seq 32 --batch 8 --steps 30 --precision f32 --eval-batches 0 --threads 1 \
-        --sections tensor=2 --quiet --save "$name" --save-every 3 $how "$@" > "$name.out" 2>&1
+        --sections tensor=2 --sum parts --quiet --save "$name" --save-every 3 $how "$@" > "$name.out" 2>&1
 }
 # What a run has in the end, as NAME.p: checkpoints of ranks are those of one rank when they are exported.
 ends() {

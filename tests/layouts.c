@@ -23,7 +23,7 @@ static zf_status change(zf_graph *g)
     t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
     t.tensor = now->tensor, t.sections.tensor = 2, t.stages.ranks = now->pipe;
     t.zero.world = now->data, t.zero.stage = now->stage;
-    t.zero.micro_batches = PARTS / now->data;
+    t.zero.micro_batches = PARTS / now->data, t.zero.sum = ZF_SUM_PARTS;
     return zf_passes(g, &t);
 }
 

@@ -440,6 +440,14 @@ TEST_ONCE(plan_of_a_delayed_step)
                         "%81 = all_reduce %14, %80 {world=2} : f32[8,8]\n"}},
          "verify: %81 = all_reduce %14, %80 {world=2} : f32[8,8]: the update section runs once, so "
          "nothing accumulates there"},
+        {accumulating,
+         {{"update:\n", "update:\n%80 = all_gather %14 {world=2 once=true} : f32[128]\n"}},
+         "verify: %80 = all_gather %14 {world=2 once=true} : f32[128]: it is below update:, which runs "
+         "once: once must not be given"},
+        {accumulating,
+         {{"update:\n", "%80 = all_gather %14 {world=2 once=true} : f32[128]\nupdate:\n"}},
+         "verify: %80 = all_gather %14 {world=2 once=true} : f32[128]: %14 depends on %1, which is "
+         "of one micro-batch: it is not the same in all, so once must not be given"},
         {exchanged, /* a sum of a node is none of the step */
          {{"%49 = dequantize_sum %48 {",
            "%80 = accumulator : f32[2048]\n%49 = dequantize_sum %48, %80 {"}},

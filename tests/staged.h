@@ -41,6 +41,7 @@ typedef struct made {
     const char *passes, *zero, *layers, *then; /* then: after zero */
     const char *schedule;                      /* "zb-v", perhaps " chunks=2"; NULL: 1f1b */
     int pipe, data, micro;                     /* ranks along the axes, micro-batches */
+    bool by_parts; /* values are those of the part of the batch, whatever the ranks are */
 } made;
 
 static const made *making;
@@ -81,7 +82,8 @@ static const char *name_of(char name[32], int k)
 /* x and y, by the rank's place along data, the faster axis. */
 static void values_of(float x[2][ROWS * WIDTH], int rank, int step, int micro)
 {
-    const int data = rank % making->data;
+    int data = rank % making->data;
+    if (making->by_parts) data = micro * making->data + data, micro = 0;
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < ROWS * WIDTH; i++)
             x[k][i] = (float)((i * 7 + k * 5 + step * 3 + data * 11 + micro * 2) % 19) / 8 - 1;
@@ -139,6 +141,8 @@ static void check_ranks(test *t, const rank_after *ranks, after *all)
     for (int r = 0; r < world; r++) {
         const zf_program_info info = zf_program_info_of(ranks[r].m->program);
         CHECK_TEXT(t, ranks[r].said, "");
+        CHECK(t, info.allocated[ZF_DEVICE] + info.shared[ZF_DEVICE] ==
+                     info.plan.spaces[ZF_DEVICE].peak_bytes);
         had += ranks[r].had;
         CHECK(t, !memcmp(ranks[r].a->losses, ranks[0].a->losses, sizeof all->losses));
         CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));

@@ -27,7 +27,8 @@ TEST_ONCE(stages_have_the_bits_of_one_rank)
 /* Each stage of ZeRO along data, and several micro-batches. */
 TEST_ONCE(stages_have_the_bits_of_one_rank_with_zero)
 {
-    static const char *const zeros[] = {"stage=0", "stage=1", "stage=2", "stage=3"};
+    static const char *const zeros[] = {"stage=0 sum=parts", "stage=1 sum=parts",
+                                        "stage=2 sum=parts", "stage=3 sum=parts"};
     for (int k = 0; k < 4 * 3 && !t->failed; k++) {
         static after one, some;
         size_t peaks[TEAM_RANKS];

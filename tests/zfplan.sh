@@ -358,13 +358,22 @@ for k in 0 1 2; do
     # What is packed, and what is computed over an operand, is counted once in each slot.
     holds "GPT: stage $k: all kinds are the peak at most" "$(stage_of $k live) <= $(stage_of $k peak) &&
         $(stage_of $k gradients) + $(stage_of $k parameters) <= $(stage_of $k peak)"
-    # The gradients of each micro-batch are scattered, parameters gathered once; and the loss.
+    # The gradients of all micro-batches are scattered once, parameters gathered once; and the losses.
     is "GPT: stage $k, along data" "$(stage_of $k data)" \
+        $((2 * 4 * $(stage_of $k padded_count) * (d - 1) / d + m * 2 * (d - 1) * 4))
+done
+is 'GPT: the order of sums' "$(sed -n 's/^  "sum": "\(.*\)",$/\1/p' "$work/json")" micro
+# shellcheck disable=SC2086
+planned $gpt12 --sum parts
+for k in 0 1 2; do # those of each micro-batch
+    is "GPT: stage $k, along data, --sum parts" "$(stage_of $k data)" \
         $(((m + 1) * 4 * $(stage_of $k padded_count) * (d - 1) / d + m * 2 * (d - 1) * 4))
 done
+# shellcheck disable=SC2086
+planned $gpt12
 # Forward the sum so far and what a layer adds to it; backward their gradient, and that of the bias of
-# what is added; the part of the embedding, which is the head as well, and its gradient; the loss.
-is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (2 * x + 4 * V * h / t + 4)))
+# what is added; the part of the embedding, which is the head as well, once, and its gradient; the loss.
+is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (2 * x + 4) + 4 * V * h / t))
 is 'GPT: stage 1, along pipe' "$(stage_of 1 pipe)" $((m * (2 * x + x + 4 * h + 4)))
 is 'GPT: stage 2, along pipe' "$(stage_of 2 pipe)" $((m * (x + 4 * h + 4 * V * h / t + 4)))
 is 'GPT: micro-batches in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '3 2 1 '

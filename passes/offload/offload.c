@@ -142,6 +142,11 @@ static zf_status zfi_check_offload(zf_graph *g, zf_offload_desc *d)
                     "zf_offload: with a 1-bit optimizer everything stays on the device; "
                     "%s is %s",
                     kinds[k].name, zf_space_name(kinds[k].space));
+    for (int32_t i = 0; i < zfi_len(g->order) && d->parameters != ZF_DEVICE; i++)
+        if (zfi_runs_first(&g->nodes[g->order[i]]) && g->nodes[g->order[i]].op == ZF_OP_all_gather)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_offload: parameters that are gathered once a step stay on the device "
+                            "until it ends (zf_zero_desc.gather)");
     if (d->parameters != ZF_DEVICE && g->world > 1 && (g->zero == 1 || g->zero == 2))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_offload: at stage %d each rank gathers all updated parameters on the "

@@ -166,6 +166,7 @@ static int32_t zfi_bring(zfi_stager *s, int32_t id, int16_t stage)
     if (stage) {
         a[ZF_AT_send_world].i = s->ranks, a[ZF_AT_send_over].i = ZF_OVER_PIPE;
         a[ZF_AT_send_from].i = from - 1, a[ZF_AT_send_to].i = to - 1;
+        a[ZF_AT_send_once].i = g->nodes[id].op == ZF_OP_param; /* no micro-batch changes it */
         *there = zfi_append_nodes(g, send, a, id);
         if (*there) g->nodes[*there].stage = stage;
         return *there;

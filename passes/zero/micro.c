@@ -28,9 +28,11 @@ typedef struct zfi_bucket_state {
     int32_t pending; /* gradients that are still to come */
     int32_t gradients; /* members that have a gradient */
     int32_t reduced;   /* its gradient after reduction */
+    zf_dtype dtype;    /* of its gradient, where ranks are summed once a step */
     int32_t gathered;  /* stage 3: the gathered bucket; 0 after its release */
     int32_t secondary; /* hpz: the gathered piece of this place of all nodes; 0: not yet */
     int32_t quantized; /* what is gathered instead of the bucket; 0: the bucket itself */
+    int32_t kept; /* what is gathered once a step, before it is dequantised; 0: not yet */
     int32_t left[2]; /* loco: buckets of what the first and second exchange have left to send */
     int32_t updated;   /* members that have an update */
     int32_t lifted;    /* its last lifted node, an index into `lifted` + 1 */
@@ -50,6 +52,7 @@ typedef struct zfi_zero {
     bool sharded;   /* stage 1 or more, and several ranks: optimizer states are sharded, */
     int64_t shards; /* into so many shards */
     bool mesh;
+    bool once;  /* a rank adds its micro-batches, and ranks are summed in the update section */
     bool local; /* gradients are not summed over ranks: momentum is, in compressed form */
     int32_t scaler; /* the mark of the loss scale; 0: there is none */
     zfi_cutter cut;
@@ -119,6 +122,12 @@ static zfi_mesh zfi_zero_mesh(const zfi_zero *z)
     return (zfi_mesh){z->d.world, z->d.nodes, z->graph->axes};
 }
 
+/* Parameters are gathered in the first micro-batch, and stay for all. */
+static bool zfi_gathers_once(const zfi_zero *z)
+{
+    return z->d.gather == ZF_GATHER_STEP && z->d.micro_batches > 1;
+}
+
 /* A collective over an axis of the mesh or all ranks; with a leaf, if it is not 0, as the bucket or
  * accumulator. */
 static int32_t zfi_together(zfi_zero *z, zf_op op, int64_t over, int32_t x, int32_t leaf)
@@ -128,6 +137,12 @@ static int32_t zfi_together(zfi_zero *z, zf_op op, int64_t over, int32_t x, int3
                          zfi_with({.i = zfi_mesh_size(zfi_zero_mesh(z), over)}, {.i = over}));
 }
 
+/* Sums that are made now are made again for each micro-batch, onto accumulators. */
+static bool zfi_accumulates(const zfi_zero *z)
+{
+    return z->d.micro_batches > 1 && !z->graph->in_update;
+}
+
 /* The last sum of a gradient over ranks: over all, or over those at one place of all nodes. */
 static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
 {
@@ -135,7 +150,7 @@ static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
                               ? zfi_mesh_size(zfi_zero_mesh(z), over)
                               : 1;
     const zf_dtype dtype = x ? z->graph->nodes[x].dtype : ZF_F32;
-    if (!x || z->d.micro_batches == 1) return zfi_together(z, op, over, x, 0);
+    if (!x || !zfi_accumulates(z)) return zfi_together(z, op, over, x, 0);
     return zfi_together(
         z, op, over, x,
         zfi_accumulate(z, x, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
@@ -194,7 +209,7 @@ static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t f, int32_t x)
     const int64_t count = zfi_node_count(&g->nodes[x]);
     int32_t onto = 0;
     if (z->mesh) x = zfi_exchange(z, ZF_OVER_LOCAL, x, left[0], 0, wide);
-    if (z->d.micro_batches > 1) onto = zfi_accumulate(z, x, wide, count / z->d.world);
+    if (zfi_accumulates(z)) onto = zfi_accumulate(z, x, wide, count / z->d.world);
     x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : zfi_mesh_data(zfi_zero_mesh(z)), x,
                      left[z->mesh], onto, wide);
     return zfi_cast_node(g, x, dtype);
@@ -219,7 +234,7 @@ static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
     if (z->d.micro_batches == 1 && z->d.world == 1) return x;
     if (z->mesh)
         x = zfi_together(z, cut ? ZF_OP_reduce_scatter : ZF_OP_all_reduce, ZF_OVER_LOCAL, x, 0);
-    if (z->d.micro_batches > 1) x = zfi_cast_node(g, x, zfi_wide(dtype));
+    if (zfi_accumulates(z)) x = zfi_cast_node(g, x, zfi_wide(dtype));
     if (z->mesh) {
         x = zfi_sum_last(z, scatter && zfi_spans_nodes(z) ? op : ZF_OP_all_reduce,
                          ZF_OVER_NODE, x);
@@ -426,17 +441,32 @@ static int32_t zfi_sent_of(zfi_zero *z, int32_t f)
     return u->quantized;
 }
 
+/* Gathers over an axis, once a step where that is asked for. */
+static int32_t zfi_gather_params(zfi_zero *z, int64_t over, int32_t x)
+{
+    x = zfi_together(z, ZF_OP_all_gather, over, x, 0);
+    if (x) ZF_INT(&z->graph->nodes[x], all_gather, once) = zfi_gathers_once(z);
+    return x;
+}
+
 static void zfi_open_run(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
     const int32_t x = zfi_sent_of(z, f);
-    if (!z->d.hpz || !u->secondary) u->secondary = zfi_gather_nodes(z, x);
-    u->gathered = zfi_gather_rest(z, u->secondary, 0);
-    if (u->quantized) u->gathered = zfi_dequantize_node(z, u->gathered, z->cut.buckets[f].dtype);
+    if (u->gathered) return;
+    if (!u->kept) {
+        if (!z->d.hpz || !u->secondary)
+            u->secondary =
+                zfi_spans_nodes(z) ? zfi_gather_params(z, ZF_OVER_NODE, x) : x;
+        u->kept = zfi_gather_params(z, zfi_last_axis(z), u->secondary);
+    }
+    u->gathered = u->quantized ? zfi_dequantize_node(z, u->kept, z->cut.buckets[f].dtype) : u->kept;
+    if (!zfi_gathers_once(z)) u->kept = 0;
 }
 
 static void zfi_close_run(zfi_zero *z, int32_t f)
 {
+    if (zfi_gathers_once(z) && z->buckets[f].gathered == z->buckets[f].kept) return;
     zfi_append_nodes(z->graph, release, NULL, z->buckets[f].gathered);
     z->buckets[f].gathered = 0;
 }
@@ -513,32 +543,58 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
     return id;
 }
 
+/* The sum over this rank's micro-batches, in f32 at least. */
+static int32_t zfi_add_micro(zfi_zero *z, int32_t x)
+{
+    zf_graph *g = z->graph;
+    const int64_t count = zfi_node_count(&g->nodes[x]), data = zfi_mesh_data(zfi_zero_mesh(z));
+    int32_t onto;
+    if (z->d.micro_batches == 1) return x;
+    x = zfi_cast_node(g, x, zfi_wide(g->nodes[x].dtype));
+    onto = x ? zfi_accumulate(z, x, g->nodes[x].dtype, count) : 0;
+    return onto ? zfi_append_op(g, ZF_OP_all_reduce, (int32_t[]){x, onto}, 2,
+                                zfi_with({.i = 1}, {.i = data}))
+                : 0;
+}
+
 /* The sum over this rank's micro-batches, times the number of ranks: what the gradient of the
  * global batch would be if all ranks had this one's. */
 static int32_t zfi_reduce_alone(zfi_zero *z, int32_t x)
 {
     zf_graph *g = z->graph;
     const zf_dtype dtype = g->nodes[x].dtype;
-    if (z->d.micro_batches > 1) {
-        x = zfi_cast_node(g, x, zfi_wide(dtype));
-        x = zfi_append_op(
-            g, ZF_OP_all_reduce,
-            (int32_t[]){x, zfi_accumulate(z, x, g->nodes[x].dtype,
-                                       zfi_node_count(&g->nodes[x]))}, 2,
-            zfi_with({.i = 1}));
-    }
+    x = zfi_add_micro(z, x);
     if (x && z->d.world > 1) x = zfi_append_nodes(g, scale, zfi_with({.f = z->d.world}), x);
     return zfi_cast_node(g, x, dtype);
+}
+
+/* The sum over ranks of bucket f's gradient, of a micro-batch or of all. */
+static int32_t zfi_sum_ranks(zfi_zero *z, int32_t f, int32_t x)
+{
+    return z->d.quantized_gradients ? zfi_reduce_quantized(z, f, x)
+                                    : zfi_reduce_ranks(z, x, z->sharded);
 }
 
 /* Reduces bucket f's gradient, which is complete on this rank. */
 static void zfi_reduce_bucket(zfi_zero *z, int32_t f)
 {
-    const int32_t x = z->buckets[f].reduced;
-    z->buckets[f].reduced = !x                         ? 0
-                            : z->local                 ? zfi_reduce_alone(z, x)
-                            : z->d.quantized_gradients ? zfi_reduce_quantized(z, f, x)
-                                                       : zfi_reduce_ranks(z, x, z->sharded);
+    zfi_bucket_state *u = &z->buckets[f];
+    const int32_t x = u->reduced;
+    if (!x) return;
+    u->dtype = z->graph->nodes[x].dtype;
+    u->reduced = z->local  ? zfi_reduce_alone(z, x)
+                 : z->once ? zfi_add_micro(z, x)
+                           : zfi_sum_ranks(z, f, x);
+}
+
+/* In the update section: the sums over ranks of what each has added, rounded once. */
+static void zfi_sum_once(zfi_zero *z)
+{
+    for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !z->graph->error.status; f++) {
+        zfi_bucket_state *u = &z->buckets[f];
+        if (u->reduced)
+            u->reduced = zfi_cast_node(z->graph, zfi_sum_ranks(z, f, u->reduced), u->dtype);
+    }
 }
 
 /* Node id is a gradient of one or more members. After the last gradient of a bucket, packs them,
@@ -550,7 +606,7 @@ static void zfi_gradient_made(zfi_zero *z, int32_t id)
         int32_t f = z->bucket_of[z->cut.members[m].param];
         if (--z->buckets[f].pending) continue;
         z->buckets[f].reduced = zfi_pack_gradients(z, f);
-        if (!z->sharded || z->d.stage > 1) zfi_reduce_bucket(z, f);
+        if (!z->sharded || z->d.stage > 1 || z->once) zfi_reduce_bucket(z, f);
     }
 }
 
@@ -748,6 +804,7 @@ static void zfi_micro_section(zfi_zero *z)
     }
     g->scope = "", g->in_task = ZFI_TASK_F, g->in_stage = 0;
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++)
-        if (z->sharded && z->d.stage == 1 && z->buckets[f].gradients) zfi_reduce_bucket(z, f);
+        if (z->sharded && z->d.stage == 1 && !z->once && z->buckets[f].gradients)
+            zfi_reduce_bucket(z, f);
     for (int d = ZF_F32; d <= ZF_F64 && !g->error.status; d++) zfi_sum_outputs(z, (zf_dtype)d);
 }

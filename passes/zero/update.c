@@ -813,6 +813,7 @@ static void zfi_update_section(zfi_zero *z)
     zfi_lift_states(z, first);
     for (int32_t i = first; i < end; i++)
         if (zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_keep(z, z->order[i]);
+    if (z->once && !z->local) zfi_sum_once(z);
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && z->d.mics && z->d.quantized_gradients; f++)
         z->buckets[f].reduced = zfi_share_sums(z, f);
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++)

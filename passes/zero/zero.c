@@ -43,7 +43,13 @@
  *
  * In every stage, sums start at 0 and add slot 0, 1, 2, ... of the global batch: the ranks of a
  * micro-batch in their order, micro-batch after micro-batch. Therefore each micro-batch is reduced,
- * in stages 0 and 1 too.
+ * in stages 0 and 1 too. With ZF_SUM_MICRO a rank adds the gradients of its micro-batches, from 0
+ * on, in f32 at least; then the ranks are added in their order, once a step, in the update section.
+ * So gradients are whole on each rank until then. All other sums are as before.
+ *
+ *           %31 = all_reduce %30, %7 {world=1} : f32[4096]     onto an accumulator
+ *           update:
+ *           %32 = reduce_scatter %31 {world=4} : f32[1024]     gradient %20, %32
  *
  * In the update section, a value with one element for each element of a parameter is lifted to its
  * bucket: elementwise operators and updates run once for a bucket, from stage 1 on only on this
@@ -203,6 +209,13 @@ static const zf_option zfi_zero_options[] = {
         zf_zero_desc, COUNT, micro_batches, 1, "[1,1048576]", .traits = ZF_OPTION_BASIC,
         .help =
             "micro-batches of a step on each rank; the batch is split into ranks times N parts"),
+    ZF_OPTION(zf_zero_desc, CHOICE, sum, 0, "auto|parts|micro", .unit = "parts|micro",
+              .help = "gradients are added part after part of the batch, or each rank adds its "
+                      "micro-batches and ranks are summed once a step; auto: micro with --pipe, else "
+                      "parts"),
+    ZF_OPTION(zf_zero_desc, CHOICE, gather, 0, "use|step", .with = "stage=3, !hpz", .unit = "step",
+              .help = "parameters are gathered for each run of uses, or once a step, and stay on the "
+                      "device while its micro-batches run"),
     ZF_OPTION(zf_zero_desc, COUNT, nodes, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_zero_desc, FLAG, hpz, 0, NULL, .flag = "zero-hpz", .with = "stage=3, !mics",
               .help =
@@ -239,6 +252,19 @@ static const zf_option zfi_zero_options[] = {
     ZF_OPTION_CODED(zf_zero_desc, store),
     {.name = NULL}};
 
+/* The order of sums; `pipe`: ranks along pipe have stages. */
+static zf_sum_order zfi_sum_of(bool pipe, zf_sum_order sum)
+{
+    return sum ? sum : pipe ? ZF_SUM_MICRO : ZF_SUM_PARTS;
+}
+
+/* A rank adds its micro-batches, and this differs from adding parts. */
+static bool zfi_sums_once(const zf_graph *g, const zf_zero_desc *d)
+{
+    return zfi_sum_of(zfi_axis_at(&g->axes, ZF_OVER_PIPE) >= 0, d->sum) == ZF_SUM_MICRO &&
+           d->world > 1 && d->micro_batches > 1;
+}
+
 /* Checks what the table of options does not. */
 static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
 {
@@ -262,6 +288,10 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
             &g->error, ZF_ERR_ARGUMENT,
             "zf_zero: hold is for steps that only evaluate: one that trains would go on "
             "with the parameters of zf_hold");
+    if (d->loco && zfi_sums_once(g, d))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: loco adds what it has rounded off to the next micro-batch's "
+                        "gradient: sum must be parts, not micro");
     if (d->loco && g->axes.count)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: loco is for ranks along data alone, and these are a mesh of %s",
@@ -310,6 +340,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;
     z.mesh = zfi_is_mesh(zfi_mesh_along_data(z.d.world, z.d.nodes));
+    z.once = zfi_sums_once(g, &z.d);
     z.shards = z.d.mics ? z.d.world / z.d.nodes : z.d.world;
     z.scaler = zfi_scaler_node(g, ZF_OP_loss_scale);
     z.nodes = (size_t)zfi_len(g->nodes);

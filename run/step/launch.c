@@ -105,7 +105,7 @@ static void zfi_count_launch(zf_program *p, const zf_launch *l)
         p->counted_flops += zf_launch_flops(l);
     if (l->op == ZF_OP_copy && !(l->sums && !l->run->micro))
         zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
-    if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return;
+    if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE) || zfi_is_left_out(l)) return;
     c = zf_collective_of(l);
     zfi_count_call(p, &c, ZF_INT(l, all_gather, world), ZF_INT(l, all_gather, over));
 }

@@ -196,6 +196,7 @@ static zf_status zfi_lockstep_launch(zfi_lockstep *s, int32_t n)
             if (s->programs[r]->poison) zfi_poison(s->programs[r], of);
         return status;
     }
+    if (zfi_is_left_out(l)) return ZF_OK;
     if (zfi_record_for(l)->traits & ZF_OP_COLLECTIVE && ZF_INT(l, all_gather, world) > 1) {
         if ((status = zfi_lockstep_calls(s, n))) return status;
         for (int32_t r = 0; r < s->count && !status; r++)

@@ -71,9 +71,12 @@ static zf_status zfi_await_received(zf_program *p, int32_t place, int64_t micro)
 {
     const zfi_program_tasks *t = p->tasks;
     zf_status status = ZF_OK;
-    for (int32_t k = 0; k < t->sender_count && !status; k++)
-        if (!t->senders[k].sends && t->senders[k].places >> place & 1)
-            status = zfi_launch_there(p, &t->senders[k].launch[micro % t->copies], true);
+    for (int32_t k = 0; k < t->sender_count && !status; k++) {
+        const zfi_sender *s = &t->senders[k];
+        const int64_t copy = zfi_runs_first(&p->graph->nodes[s->node]) ? 0 : micro % t->copies;
+        if (!s->sends && s->places >> place & 1)
+            status = zfi_launch_there(p, &s->launch[copy], true);
+    }
     return status;
 }
 

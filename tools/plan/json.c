@@ -53,6 +53,7 @@ void plan_put_options(zf_json_writer *w, const options *o)
                                                                  : "bert");
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
         zf_json_put_key(w, rows[k].key), zf_json_put_int(w, rows[k].value);
+    zf_json_put_key(w, "sum"), zf_json_put_string(w, plan_adds_first(o) ? "micro" : "parts");
     zf_json_put_key(w, "precision"), zf_json_put_string(w, precision(o));
     zf_json_put_key(w, "optimizer"), zf_json_put_string(w, zf_optimizer_name(o->t.optimizer));
     if (o->variants > 1) {

@@ -95,6 +95,8 @@ zf_tensor plan_model(zf_graph *g, const options *o);
 /* A graph whose memory is metered; NULL: there is none. */
 zf_graph *plan_graph(result *r);
 double plan_now_ms(void);
+/* A rank adds the gradients of its micro-batches before the ranks do (ZF_SUM_MICRO). */
+bool plan_adds_first(const options *o);
 /* Runs the passes of the options, without a plan. */
 zf_status plan_rewrite(zf_graph *g, zf_tensor loss, const options *o);
 /* Runs the passes, from the loss to a verified plan. */

@@ -11,7 +11,7 @@
  *
  *     computing   FLOPs / (t p), a third more with recomputation
  *     tensor      4 sums of b s h a layer, 6 with recomputation, of 2 (t-1)/t each
- *     data        m sums of P / (t p), or as the stage has it
+ *     data        m sums of P / (t p), with --sum micro one in f32, or as the stage has it
  *     pipe        2 m values between layers, forward and backward
  *     idle        (p-1)/m of computing and tensor */
 #include "plan.h"
@@ -67,12 +67,21 @@ static double least_kept(const finder *f, const layout *l)
                         : (double)l->pipe * layers * layer;
 }
 
+/* A rank adds the gradients of its micro-batches, in f32, before the ranks do. */
+static bool adds_first(const finder *f, const layout *l)
+{
+    options o = *f->o;
+    o.pipe = l->pipe, o.data = l->data, o.t.zero.micro_batches = l->micro_batches;
+    return plan_adds_first(&o);
+}
+
 /* Bytes of a rank at least: parameters, gradients, states, and what its backward pass needs. */
 static double least_bytes(const finder *f, const layout *l)
 {
     const double part = f->parameters / (double)(l->tensor * l->pipe), d = (double)l->data,
-                 e = number_bytes(f->o), states = e < 4 ? 12 : 8;
-    return part * (e / (l->stage > 2 ? d : 1) + e / (l->stage > 1 ? d : 1) +
+                 e = number_bytes(f->o), states = e < 4 ? 12 : 8,
+                 gradients = adds_first(f, l) ? 4 : e / (l->stage > 1 ? d : 1);
+    return part * (e / (l->stage > 2 ? d : 1) + gradients +
                    (f->o->t.optimizer == ZF_ADAMW ? states / (l->stage > 0 ? d : 1) : 0)) +
            least_kept(f, l);
 }
@@ -89,9 +98,10 @@ static double data_seconds(const finder *f, const layout *l)
 {
     const zf_cost_link *link = data_link(f);
     const double m = (double)l->micro_batches, d = (double)l->data,
-                 times = l->stage == 0  ? 2 * m
-                         : l->stage < 3 ? m + 1
-                                        : 3 * m;
+                 sums = adds_first(f, l) ? 4 / number_bytes(f->o) : m,
+                 times = l->stage == 0  ? 2 * sums
+                         : l->stage < 3 ? sums + 1
+                                        : sums + 2 * m;
     return times * f->parameters / (double)(l->tensor * l->pipe) * number_bytes(f->o) * (d - 1) /
            d / link->bytes_per_s;
 }

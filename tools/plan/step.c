@@ -39,6 +39,13 @@ static int32_t plan_data_nodes(const options *o)
     return (int32_t)(each ? o->data / each : o->data);
 }
 
+bool plan_adds_first(const options *o)
+{
+    const zf_training t = {.stages.ranks = (int32_t)o->pipe, .zero.sum = o->t.zero.sum};
+    return o->data > 1 && o->t.zero.micro_batches > 1 &&
+           zf_training_resolved(&t).zero.sum == ZF_SUM_MICRO;
+}
+
 zf_status plan_rewrite(zf_graph *g, zf_tensor loss, const options *o)
 {
     zf_training t = o->t;
@@ -86,6 +93,7 @@ bool plan_plain(const options *o, options *plain)
     plain->mics = 0;
     plain->t.zero = (zf_zero_desc){.stage = zero->stage,
                                    .micro_batches = zero->micro_batches,
+                                   .sum = zero->sum,
                                    .bucket_bytes = zero->bucket_bytes};
     return o->mics || zero->hpz || zero->quantized_weights || zero->quantized_gradients;
 }

@@ -73,7 +73,9 @@ void plan_print_ranks(const options *o)
     if (o->data < o->world)
         printf(" (pipe %lld, data %lld, context %lld, tensor %lld)", (long long)o->pipe,
                (long long)o->data, (long long)o->context, (long long)o->tensor);
-    printf(", %lld micro-batches\n\n", (long long)o->t.zero.micro_batches);
+    printf(", %lld micro-batches", (long long)o->t.zero.micro_batches);
+    if (plan_adds_first(o)) printf(", which each rank adds first (--sum micro)");
+    printf("\n\n");
 }
 
 /* Bytes along each axis, where there are several. */

@@ -28,6 +28,12 @@ int64_t run_parts(const run_job *job)
     return run_data_ranks(job) * settings_micro_batches(&job->o);
 }
 
+int64_t run_added_first(const run_job *job)
+{
+    const bool micro = zf_training_resolved(&job->o.training).zero.sum == ZF_SUM_MICRO;
+    return micro && run_data_ranks(job) > 1 ? settings_micro_batches(&job->o) : 1;
+}
+
 int64_t run_tokens(const run_job *job)
 {
     return run_parts(job) * job->shape.batch * job->shape.sequence;
@@ -547,6 +553,9 @@ static void print_beginning(const run *r)
            (long long)(run_tokens(job) / o->batch));
     if (job->phases.count) printf(" at the end");
     if (run_parts(job) > 1) printf(" in %lld parts", (long long)run_parts(job));
+    if (run_added_first(job) > 1)
+        printf(", of which each rank adds %lld first (--sum micro)",
+               (long long)run_added_first(job));
     printf(", %.3g GFLOP a step, plan %.3g MiB", 1e-9 * step_flops(r),
            (double)info.peak_bytes / 1048576);
     if (info.plan.inverted) printf(", %d values recomputed by invert", (int)info.plan.inverted);

@@ -68,6 +68,9 @@ enum { SHARED_AXES = 2 };
 static const char *const sections_notes[SHARED_AXES] = {"sections", "sections_context"},
                          *const shared_axes[SHARED_AXES] = {"tensor", "context"};
 
+/* The note of --sum where it is not the order of parts: "micro 4", with micro-batches on each rank. */
+static const char sum_note[] = "sum";
+
 static int64_t sections_of(const run_job *job, int axis)
 {
     const zf_sections s = zf_training_resolved(&job->o.training).sections;
@@ -93,6 +96,8 @@ static void make_notes(notes *n, const run_job *job)
     snprintf(add(n, "steps", NULL), NOTE, "%lld", (long long)job->o.steps);
     snprintf(add(n, "ranks with states", NULL), NOTE, "%d",
              ranks_have_states(&job->o.training) ? (int)job->ranks.world : 0);
+    if (run_added_first(job) > 1)
+        snprintf(add(n, sum_note, NULL), NOTE, "micro %lld", (long long)run_added_first(job));
     for (int axis = 0; axis < SHARED_AXES; axis++)
         if (sections_of(job, axis) > 1)
             snprintf(add(n, sections_notes[axis], NULL), NOTE, "%lld",
@@ -450,6 +455,29 @@ static void tell_sections(const run *r)
     }
 }
 
+/* The order in which gradients are added, of which each rank adds so many first. */
+static const char *sum_text(char text[NOTE], int64_t first)
+{
+    if (first < 2) return "one part after the other (--sum parts)";
+    snprintf(text, NOTE, "those of a rank's %lld micro-batches first (--sum micro)",
+             (long long)first);
+    return text;
+}
+
+/* Another order of sums is other bits, and nothing else. */
+static void tell_sum(const run *r)
+{
+    char saved[NOTE] = "", was[NOTE], is[NOTE];
+    zf_error none = {ZF_OK, ""};
+    int64_t before = 1;
+    if (!zf_checkpoint_note(r->job->o.load, sum_note, saved, sizeof saved, &none) &&
+        !strncmp(saved, "micro ", 6))
+        before = strtoll(saved + 6, NULL, 10);
+    if (before != run_added_first(r->job))
+        printf("%s was trained with gradients added %s, not %s: it goes on, with other bits\n",
+               r->job->o.load, sum_text(was, before), sum_text(is, run_added_first(r->job)));
+}
+
 bool run_resume(run *r)
 {
     zf_store *store = zf_program_store(r->session.program);
@@ -461,6 +489,6 @@ bool run_resume(run *r)
     if (!run_agree(r)) return false;
     status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = merges});
     if (status) return fail(&r->error, status, "%s", zf_store_error(store));
-    if (r->leads) tell_changes(r, &n), tell_deepspeed(r), tell_sections(r);
+    if (r->leads) tell_changes(r, &n), tell_deepspeed(r), tell_sections(r), tell_sum(r);
     return true;
 }

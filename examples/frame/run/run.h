@@ -80,6 +80,9 @@ typedef struct run {
 /* Ranks that share the batch: those along data. */
 int32_t run_data_ranks(const run_job *job);
 int64_t run_parts(const run_job *job);
+/* The number of micro-batches whose gradients a rank adds before the ranks do (ZF_SUM_MICRO); 1: their
+ * order is that of the parts. */
+int64_t run_added_first(const run_job *job);
 
 /* The tokens of a global batch, padding included; of the first `done` steps. */
 int64_t run_tokens(const run_job *job);

@@ -130,12 +130,6 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
                              "CPU backend has it",
                              zf_launch_name(l), (int)l->node);
-    if ((l->op == ZF_OP_head_part || l->op == ZF_OP_head_part_grad) && zfd_sections_differ(l))
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: sections of different sizes have no kernel on " ZFD_GPU
-                             "; a number of classes that %lld divides has one",
-                             zf_launch_name(l), (int)l->node,
-                             (long long)ZF_INT(l, head_part, sections));
     if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "

@@ -413,6 +413,14 @@ static int64_t zfd_head_bytes(const zf_launch *l, int64_t ld)
     return max(least, min(share, most));
 }
 
+/* Logits are those of `classes` classes, no more than those for which the head was made. */
+static void zfd_head_set_classes(zfd_head *h, int64_t classes)
+{
+    h->classes = classes;
+    h->whole = h->size == 2 && h->made == ZF_F32 ? classes / 8 * 8 : 0;
+    if (!h->whole) h->whole = classes;
+}
+
 /* Logits are those of `classes` of the rows of w. */
 static zfd_head zfd_head_with(const zf_launch *l, const zfd_head_values *of, int64_t classes)
 {
@@ -427,8 +435,7 @@ static zfd_head zfd_head_with(const zf_launch *l, const zfd_head_values *of, int
                                                                                         : ZF_F32;
     h.tile = h.made == ZF_F32 ? zfd_tile_rows(h.rows, h.ld, zfd_head_bytes(l, h.ld)) : h.rows;
     h.rest = h.rows ? h.rows - (h.rows - 1) / h.tile * h.tile : 0;
-    h.whole = h.size == 2 && h.made == ZF_F32 ? h.classes / 8 * 8 : 0;
-    if (!h.whole) h.whole = h.classes;
+    zfd_head_set_classes(&h, classes);
     h.of_rows = static_cast<zfd_head_row *>(zfd_head_take(&h, l, h.tile, sizeof *h.of_rows));
     h.loss = static_cast<float *>(zfd_head_take(&h, l, h.rows, sizeof(float)));
     h.pieces = static_cast<float *>(

@@ -6,8 +6,9 @@
  *                     sections that are here, added in f32 by a balanced tree (base/tree.c)
  *     head_join       a thread for each row, in double; likewise its gradient
  *
- * A section's bits depend on its own size alone, so they are the same on any number of ranks. dz in
- * f16 is scaled by the largest number of all sections, which every rank has. */
+ * A section's bits depend on the size of sections alone, so they are the same on any number of
+ * ranks. The last one may have fewer classes than the others; rows of w behind them are padding.
+ * dz in f16 is scaled by the largest number of all sections, which every rank has. */
 
 /* As in ops/head.c. */
 enum { ZFD_PART_TOP, ZFD_PART_SUM, ZFD_PART_LABEL, ZFD_PART_BEST, ZFD_PART_SPREAD };
@@ -82,7 +83,8 @@ static __global__ void zfd_head_part_slopes(zfd_head_row *made, int64_t rows, in
 typedef struct zfd_head_cut {
     zfd_head head;       /* of the first section */
     int64_t count, first; /* sections here, and the number of the first one */
-    int64_t classes;     /* of all ranks */
+    int64_t size;         /* classes of a section but the last */
+    int64_t own, classes; /* classes here, and of all ranks */
     int64_t each;        /* elements of dx of a tile */
     float *sums;         /* open sums of dx of a tile; NULL: there is one section */
     zf_array dw, db;     /* of the section that is taken */
@@ -108,29 +110,16 @@ static zfd_head_cut zfd_head_cut_of(const zf_launch *l)
     int64_t depths = 1;
     memset(&p, 0, sizeof p);
     p.classes = all ? all : rows;
-    const int64_t size = p.classes / ZF_INT(l, head_part, sections);
-    p.count = rows / size, p.first = ZF_INT(l, head_part, first) / size;
-    p.head = zfd_head_with(l, &of, size);
+    p.size = zfd_div_up(p.classes, ZF_INT(l, head_part, sections));
+    p.own = min(rows, p.classes - ZF_INT(l, head_part, first));
+    p.count = zfd_div_up(p.own, p.size), p.first = ZF_INT(l, head_part, first) / p.size;
+    p.head = zfd_head_with(l, &of, p.size);
     p.each = p.head.tile * p.head.width;
     for (int64_t left = p.count; left > 1; left = zfd_div_up(left, 2)) depths++;
     if (p.count > 1 && of.dx)
         p.sums = static_cast<float *>(zfd_head_take(&p.head, l, depths * p.each, sizeof(float)));
     p.head.work = zfd_head_take(&p.head, l, 0, 1);
     return p;
-}
-
-/* The last section has fewer classes than the others. */
-static bool zfd_sections_differ(const zf_launch *l)
-{
-    const int64_t all = ZF_INT(l, head_part, of) ? ZF_INT(l, head_part, of)
-                                                 : l->args[1].shape.dims[0];
-    return all % ZF_INT(l, head_part, sections) != 0;
-}
-
-static size_t zfd_cuda_scratch_parts(const zf_launch *l)
-{
-    const zfd_head_cut p = zfd_head_cut_of(l);
-    return zfd_head_scratch(l, &p.head);
 }
 
 /* Rows of an array from `first` on. */
@@ -147,7 +136,8 @@ static zf_array zfd_rows_from(const zf_array *a, int64_t first, int64_t count)
 static zfd_head zfd_parts_take(const zf_launch *l, zfd_head_cut *p, int64_t section)
 {
     zfd_head h = p->head;
-    const int64_t first = section * h.classes;
+    const int64_t first = section * p->size;
+    zfd_head_set_classes(&h, min(p->size, p->own - first));
     h.w = static_cast<const char *>(h.w) + (size_t)(first * h.width) * h.size;
     if (h.of.bias)
         h.of.bias = static_cast<const char *>(h.of.bias) +
@@ -155,6 +145,14 @@ static zfd_head zfd_parts_take(const zf_launch *l, zfd_head_cut *p, int64_t sect
     if (h.of.dw) p->dw = zfd_rows_from(h.of.dw, first, h.classes), h.of.dw = &p->dw;
     if (h.of.db) p->db = zfd_rows_from(h.of.db, first, h.classes), h.of.db = &p->db;
     return h;
+}
+
+/* With the workspace of the first section's products and the last one's. */
+static size_t zfd_cuda_scratch_parts(const zf_launch *l)
+{
+    zfd_head_cut p = zfd_head_cut_of(l);
+    const zfd_head first = zfd_parts_take(l, &p, 0), last = zfd_parts_take(l, &p, p.count - 1);
+    return max(zfd_head_scratch(l, &first), zfd_head_scratch(l, &last));
 }
 
 static zfd_head_parts zfd_parts_at(const zfd_head_cut *p, const zf_array *parts, int64_t section)
@@ -185,7 +183,7 @@ static zf_status zfd_cuda_head_part(const zf_launch *l)
                 ZFD_LAUNCH(zfd_head_part_rows<T>, zfd_grid(l, rows), zfd_head_threads(&h),
                            ZFD_WARP * sizeof(zfd_head_top), zfd_stream(l), h.z, h.ld, bias,
                            zfd_lies_well(0, 0, bias), rows, first,
-                           zfd_head_labels_of(l, &h, (p.first + s) * h.classes, p.classes),
+                           zfd_head_labels_of(l, &h, (p.first + s) * p.size, p.classes),
                            h.of.scale, zfd_parts_at(&p, &l->out, s));
             })
         }
@@ -204,7 +202,7 @@ static zf_status zfd_parts_back(const zf_launch *l, zfd_head_cut *p, int64_t s, 
     if (status) return status;
     ZFD_LAUNCH(zfd_head_part_slopes, zfd_grid(l, zfd_div_up(rows, ZFD_THREADS)), ZFD_THREADS, 0,
                zfd_stream(l), h.of_rows, rows, first,
-               zfd_head_labels_of(l, &h, (p->first + s) * h.classes, p->classes),
+               zfd_head_labels_of(l, &h, (p->first + s) * p->size, p->classes),
                zfd_parts_at(p, &l->args[3], s), zfd_parts_at(p, &l->args[4], s));
     ZFD_FLOATS(l, l->args[0].dtype, T, { zfd_head_backward<T>(l, &h, first, rows, weights); })
     status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_X, first, rows, alpha, dx);
@@ -233,16 +231,23 @@ static zf_status zfd_parts_tile(const zf_launch *l, zfd_head_cut *p, int64_t fir
     return zfd_move_bytes(l, dx, p->sums, each * (int64_t)sizeof(float));
 }
 
+/* Rows of an array from `first` on become 0; NULL: there is none. */
+static void zfd_parts_clear(const zf_launch *l, const zf_array *a, int64_t first)
+{
+    if (!a || first == a->shape.dims[0]) return;
+    const zf_array rest = zfd_rows_from(a, first, a->shape.dims[0] - first);
+    (void)cudaMemsetAsync(rest.data, 0, zfd_bytes(&rest), zfd_stream(l));
+}
+
 static zf_status zfd_cuda_head_part_grad(const zf_launch *l)
 {
     zfd_head_cut p = zfd_head_cut_of(l);
     const zfd_head *h = &p.head;
     const bool f16 = l->args[0].dtype == ZF_F16;
     const zf_array *slopes = &l->args[3];
-    void *dw = zfd_head_data(h->of.dw), *db = zfd_head_data(h->of.db);
     zf_status status = ZF_OK;
-    if (!h->rows && dw) (void)cudaMemsetAsync(dw, 0, zfd_bytes(h->of.dw), zfd_stream(l));
-    if (!h->rows && db) (void)cudaMemsetAsync(db, 0, zfd_bytes(h->of.db), zfd_stream(l));
+    zfd_parts_clear(l, h->of.dw, h->rows ? p.own : 0);
+    zfd_parts_clear(l, h->of.db, h->rows ? p.own : 0);
     if (h->blocks.bits && h->width)
         ZFD_FLOATS(l, l->args[0].dtype, T, { zfd_head_dequantize<T>(l, h); })
     if (f16)

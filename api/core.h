@@ -428,6 +428,9 @@ typedef struct zf_matmul_desc {
      * 1 */
     int64_t sections;
     bool wide; /* the result has the dtype of sums: f32, or f64 of f64 */
+    /* k is so many equal runs, one after the other, and a section has its part of each: with 3, of
+     * q, k and v of packed attention. 0: 1 */
+    int64_t runs;
 } zf_matmul_desc;
 
 /* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions

@@ -124,7 +124,7 @@
       A(repeat_grad, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies)))        \
     /* products */                                                                                 \
     X(matmul, 2, 3, A(matmul, transpose_a, b) A(matmul, transpose_b, b) A(matmul, sections, i)     \
-      A(matmul, wide, b))                                                                          \
+      A(matmul, wide, b) A(matmul, runs, i))                                                       \
     X(conv, 2, 2, A(conv, stride, l) A(conv, pad, l) A(conv, dilation, l) A(conv, groups, i))      \
     X(conv_grad_x, 2, 2, A(conv_grad_x, stride, l) A(conv_grad_x, pad, l)                          \
       A(conv_grad_x, dilation, l) A(conv_grad_x, groups, i) A(conv_grad_x, size, l))               \

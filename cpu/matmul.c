@@ -73,6 +73,7 @@ typedef struct zfi_matmul_desc {
      * packed_from on, a multiple of ZFI_TILE_COLUMNS, and there is no batch */
     int64_t packed, packed_from;
     int64_t sections; /* of k, which is a multiple; 0 means 1. More: B is not packed */
+    int64_t runs;     /* of k, of each of which a section has a part; 0 means 1. More: the same */
 } zfi_matmul_desc;
 
 /* Element `at` of an array of f32, bf16 or f16. */
@@ -101,12 +102,26 @@ static int64_t zfi_matmul_count(const zfi_matmul_desc *d)
     return d->batch * (d->outer ? d->outer : 1);
 }
 
-static bool zfi_matmul_is_cut(const zfi_matmul_desc *d) { return d->sections > 1; }
+static bool zfi_matmul_is_cut(const zfi_matmul_desc *d) { return d->sections > 1 || d->runs > 1; }
 
 /* Elements of k in a section. */
 static int64_t zfi_matmul_section(const zfi_matmul_desc *d)
 {
-    return zfi_matmul_is_cut(d) ? d->k / d->sections : d->k;
+    return d->sections > 1 ? d->k / d->sections : d->k;
+}
+
+/* Elements of a section that lie together in k. */
+static int64_t zfi_matmul_together(const zfi_matmul_desc *d)
+{
+    return zfi_matmul_section(d) / (d->runs > 1 ? d->runs : 1);
+}
+
+/* The place in k of what sections, one after the other, have at `at`. */
+static int64_t zfi_matmul_k(const zfi_matmul_desc *d, int64_t at)
+{
+    const int64_t length = zfi_matmul_section(d), together = zfi_matmul_together(d);
+    if (d->runs < 2) return at;
+    return at % length / together * (d->k / d->runs) + at / length * together + at % together;
 }
 
 /* -------------------------------------------------------------------------------------- blocks */
@@ -175,7 +190,7 @@ static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
     bool apart = d->a_row / per % 1024 || plan->rows <= 6;
     if (plan->converts) return;
     plan->direct_a = d->a_col == 1 && (apart || plan->tile->column) && d->a_row % per == 0 &&
-                     zfi_matmul_section(d) % (per * plan->tile->k_unit) == 0;
+                     zfi_matmul_together(d) % (per * plan->tile->k_unit) == 0;
     if (per != 1) return;
     plan->direct_a |= d->a_row == 1 && zfi_short_rows(d->a_col, tiles);
     plan->direct_b = !d->packed && d->b_col == 1 && d->n % plan->tile->lanes == 0 &&
@@ -221,8 +236,8 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
     plan.columns = columns;
     plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));
     plan.panels = zfi_div_up(d->m, plan.rows);
-    plan.k_block = zfi_matmul_k_block(plan.tile, zfi_matmul_section(d));
-    plan.depths = zfi_tree_depths(zfi_matmul_is_cut(d) ? d->sections : 1);
+    plan.k_block = zfi_matmul_k_block(plan.tile, zfi_matmul_together(d));
+    plan.depths = zfi_tree_depths(zfi_max(d->sections, 1));
     block = plan.k_block / per;
     plan.group = zfi_min(plan.tile->group / plan.tile->rows, plan.panels);
     zfi_matmul_read(&plan, d);
@@ -394,14 +409,15 @@ typedef struct zfi_matmul_step {
 static zfi_matmul_step zfi_matmul_step_of(const zfi_matmul_desc *d, int64_t k_block, int64_t k0,
                                           int64_t end)
 {
-    const int64_t length = zfi_matmul_section(d), at = k0 % length, index = k0 / length;
-    zfi_matmul_step s = {.k = zfi_min(k_block, length - at), .add = at > 0};
+    const int64_t length = zfi_matmul_section(d), at = k0 % length, index = k0 / length,
+                  together = zfi_matmul_together(d);
+    zfi_matmul_step s = {.k = zfi_min(k_block, together - at % together), .add = at > 0};
     if (!zfi_matmul_is_cut(d)) {
         s.k = zfi_min(k_block, end - k0);
         return s;
     }
     s.depth = zfi_tree_depth(index);
-    if (at + s.k == length) s.merges = zfi_tree_merges(index, d->sections);
+    if (at + s.k == length) s.merges = zfi_tree_merges(index, zfi_max(d->sections, 1));
     if (s.k < length || !(index & 1)) return s;
     s.depth--, s.merges--, s.add = true;
     return s;
@@ -441,7 +457,7 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
     int64_t m_end = zfi_min(m0 + plan->task * plan->rows, d->m), n = zfi_min(plan->span, d->n - n0);
     int64_t k_end = zfi_min(run->chunk + plan->chunk, d->k), k, per = plan->tile->per_word;
     const int64_t deep = (m_end - m0) * plan->span; /* from one sum of the tree to the next */
-    const bool cut = plan->depths > 1;
+    const bool cut = zfi_matmul_is_cut(d);
     bool pack_a = !plan->direct_a;
     const void *a, *b;
     void *c;
@@ -456,9 +472,10 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
         const float *from_b;
         int64_t b_row = d->b_row, b_step = 1, words;
         const zfi_matmul_step to = zfi_matmul_step_of(d, plan->k_block, k0, k_end);
+        const int64_t k_at = zfi_matmul_k(d, k0);
         bool add = cut ? to.add : d->accumulate || k0 > 0;
         k = to.k, words = zfi_tile_words(plan->tile, k);
-        b_at = zfi_element(b, d->dtype, k0 * d->b_row + n0 * d->b_col);
+        b_at = zfi_element(b, d->dtype, k_at * d->b_row + n0 * d->b_col);
         if (plan->direct_b) {
             from_b = b_at;
         } else if (d->packed) {
@@ -472,7 +489,7 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
         }
         for (int64_t m = m0; m < m_end; m += group) {
             int64_t rows = zfi_min(group, m_end - m), c_row = d->c_row;
-            const void *from_a = zfi_element(a, d->dtype, m * d->a_row + k0 * d->a_col);
+            const void *from_a = zfi_element(a, d->dtype, m * d->a_row + k_at * d->a_col);
             int64_t a_row = d->a_row / per, a_col = d->a_col, a_step = a_row;
             void *c_at = zfi_element_of(c, d->c_dtype, m * d->c_row + n0);
             float *sums = c_at;

@@ -772,7 +772,9 @@ ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *de
     if (desc) d = *desc;
     return zfi_op(
         matmul,
-        zfi_with({.i = d.transpose_a}, {.i = d.transpose_b}, {.i = d.sections}, {.i = d.wide}), a, b);
+        zfi_with({.i = d.transpose_a}, {.i = d.transpose_b}, {.i = d.sections}, {.i = d.wide},
+                 {.i = d.runs}),
+        a, b);
 }
 
 ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b) { return zf_matmul_ex(a, b, NULL); }

@@ -147,7 +147,7 @@ static size_t zfd_linear_work(const zf_launch *l, bool cut, zfd_gemm g)
 {
     zfd_sections s;
     if (!cut) return zfd_gemm_scratch(l, g);
-    s = zfd_sections_of(g, ZF_INT(l, linear, sections));
+    s = zfd_sections_of(g, ZF_INT(l, linear, sections), 1);
     return zfd_sections_scratch(l, &s);
 }
 
@@ -199,7 +199,7 @@ static zf_status zfd_cuda_linear(const zf_launch *l)
             if (saved) u = static_cast<T *>(saved->data) + row * p.cols;
             if (!p.product && !p.cut) to = u ? u : y;
             if (p.cut) {
-                const zfd_sections s = zfd_sections_of(p.gemm, ZF_INT(l, linear, sections));
+                const zfd_sections s = zfd_sections_of(p.gemm, ZF_INT(l, linear, sections), 1);
                 status = zfd_sections_run(l, &s, x, l->args[1].data, product);
             } else {
                 status = zfd_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, NULL, 1,

@@ -42,7 +42,19 @@ static bool zfi_is_plain_product(const zfi_node *node)
     if (node->op == ZF_OP_linear)
         return ZF_INT(node, linear, sections) <= 1 && !ZF_INT(node, linear, wide);
     return node->op == ZF_OP_matmul && ZF_INT(node, matmul, sections) <= 1 &&
-           !ZF_INT(node, matmul, wide);
+           !ZF_INT(node, matmul, wide) && ZF_INT(node, matmul, runs) <= 1;
+}
+
+/* Checks that k is whole runs, of which each section has a part. */
+static zf_status zfi_infer_runs(const zfi_infer *c, int64_t k)
+{
+    const int64_t sections = ZF_INT(c, matmul, sections), runs = ZF_INT(c, matmul, runs);
+    if (runs >= 0 && runs <= INT32_MAX && (runs < 2 || k % (runs * (sections > 1 ? sections : 1)) == 0))
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                          "%lld runs of %lld sections each, in sums of %lld terms: they must divide "
+                          "these",
+                          (long long)runs, (long long)sections, (long long)k);
 }
 
 static zf_status zfi_infer_matmul(zfi_infer *c)
@@ -76,6 +88,7 @@ static zf_status zfi_infer_matmul(zfi_infer *c)
     if (c->arg_count > 2 && !zfi_same_shape(&c->args[2]->shape, &c->shape))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "what the product is added to must be %s",
                               zfi_type_text(type, c->dtype, &c->shape));
+    if ((status = zfi_infer_runs(c, ka))) return status;
     return zfi_infer_sections(c, ka, ZF_INT(c, matmul, sections), ZF_INT(c, matmul, wide) != 0,
                               c->arg_count == 2);
 }
@@ -148,7 +161,7 @@ static zfi_product zfi_product_of(const zf_launch *l)
     d->batch = 1;
     d->dtype = l->args[0].dtype, d->c_dtype = l->out.dtype;
     d->accumulate = l->arg_count > 2;
-    d->sections = ZF_INT(l, matmul, sections);
+    d->sections = ZF_INT(l, matmul, sections), d->runs = ZF_INT(l, matmul, runs);
     p.lead.rank -= 2, lead_a.rank -= 2, lead_b.rank -= 2;
     zfi_broadcast_strides(&lead_a, &p.lead, p.step_a);
     zfi_broadcast_strides(&lead_b, &p.lead, p.step_b);
@@ -200,11 +213,16 @@ static double zfi_matmul_terms(const zf_launch *l, const zfi_matmul_desc *d, int
 static double zfi_matmul_sections(const zf_launch *l, const zfi_matmul_desc *d, int64_t at_a,
                                   int64_t at_b)
 {
-    const int64_t length = zfi_matmul_section(d);
-    zfi_tree tree = {.sections = d->sections};
-    for (int64_t s = 0; s < d->sections; s++)
-        zfi_tree_put(&tree,
-                     zfi_matmul_terms(l, d, at_a, at_b, s * length, (s + 1) * length, 0));
+    const int64_t length = zfi_matmul_section(d), together = zfi_matmul_together(d);
+    zfi_tree tree = {.sections = d->k / length};
+    for (int64_t s = 0; s < d->k; s += length) {
+        double sum = 0;
+        for (int64_t k = s; k < s + length; k += together) {
+            const int64_t from = zfi_matmul_k(d, k);
+            sum = zfi_matmul_terms(l, d, at_a, at_b, from, from + together, sum);
+        }
+        zfi_tree_put(&tree, sum);
+    }
     return tree.sums[0];
 }
 

@@ -523,18 +523,20 @@ static zf_status zfd_gemm_run(const zf_launch *l, zfd_gemm g, const void *a, con
  * of the open sums in scratch, [depths][batch][m][n] of f32; then sums that are complete are added.
  * Each product has the bits of one of its length. */
 typedef struct zfd_sections {
-    int64_t count, length; /* of sections; of k in each */
+    int64_t count, length; /* of sections; of k in each, */
+    int64_t runs, apart;   /* in so many runs; from one of these to the next */
     int64_t each;          /* elements of a sum */
     size_t sums;           /* bytes of all sums, which the workspace follows */
     zfd_gemm gemm;         /* of a section */
 } zfd_sections;
 
-static zfd_sections zfd_sections_of(zfd_gemm g, int64_t sections)
+static zfd_sections zfd_sections_of(zfd_gemm g, int64_t sections, int64_t runs)
 {
     zfd_sections s;
-    int64_t depths = 1;
+    int64_t depths = runs > 1 ? 2 : 1;
     for (int64_t left = sections; left > 1; left = zfd_div_up(left, 2)) depths++;
-    s.count = sections, s.length = g.k / sections;
+    s.count = sections > 1 ? sections : 1, s.runs = runs > 1 ? runs : 1;
+    s.apart = g.k / s.runs, s.length = s.apart / s.count;
     s.each = g.m * g.n * g.batch;
     s.sums = ((size_t)(depths * s.each) * sizeof(float) + 63) / 64 * 64;
     g.k = s.length, g.to = ZF_F32, g.bias = 0;
@@ -559,21 +561,39 @@ static __global__ void zfd_finish_sums(T *out, const T *added, const float *sum,
         out[i] = zfd_from_f32<T>(added ? zfd_to_f32(added[i]) + sum[i] : sum[i]);
 }
 
+/* The sum of section i, in f32: of its part of each run. */
+static zf_status zfd_section_run(const zf_launch *l, const zfd_sections *s, int64_t i,
+                                 const char *a, size_t a_step, const char *b, size_t b_step,
+                                 float *sum, void *work)
+{
+    const unsigned grid = zfd_grid(l, zfd_div_up(s->each, ZFD_THREADS));
+    for (int64_t r = 0; r < s->runs; r++) {
+        const size_t at = (size_t)(r * s->apart + i * s->length);
+        const zf_status status = zfd_gemm_run(l, s->gemm, a + at * a_step, b + at * b_step,
+                                              r ? sum + s->each : sum, NULL, NULL, 1, work);
+        if (status) return status;
+        if (r)
+            ZFD_LAUNCH(zfd_add_sums, grid, ZFD_THREADS, 0, zfd_stream(l), sum, sum + s->each,
+                       s->each);
+    }
+    return ZF_OK;
+}
+
 /* The sum of all sections, in f32, at the beginning of scratch. */
 static zf_status zfd_sections_run(const zf_launch *l, const zfd_sections *s, const void *a,
                                   const void *b, void *scratch)
 {
     const size_t size = zf_dtype_size((zf_dtype)s->gemm.from);
-    const size_t a_step = size * (size_t)(s->length * (s->gemm.turn_a ? s->gemm.a_row : 1)),
-                 b_step = size * (size_t)(s->length * (s->gemm.turn_b ? 1 : s->gemm.b_row));
+    const size_t a_step = size * (size_t)(s->gemm.turn_a ? s->gemm.a_row : 1),
+                 b_step = size * (size_t)(s->gemm.turn_b ? 1 : s->gemm.b_row);
     const unsigned grid = zfd_grid(l, zfd_div_up(s->each, ZFD_THREADS));
     float *sum = static_cast<float *>(scratch);
     int open = 0;
     for (int64_t i = 0; i < s->count; i++, sum += s->each) {
         const zf_status status =
-            zfd_gemm_run(l, s->gemm, static_cast<const char *>(a) + (size_t)i * a_step,
-                         static_cast<const char *>(b) + (size_t)i * b_step, sum, NULL, NULL, 1,
-                         static_cast<char *>(scratch) + s->sums);
+            zfd_section_run(l, s, i, static_cast<const char *>(a), a_step,
+                            static_cast<const char *>(b), b_step, sum,
+                            static_cast<char *>(scratch) + s->sums);
         if (status) return status;
         open++;
         for (int64_t k = i; open > 1 && (k & 1 || i == s->count - 1); k >>= 1, open--) {
@@ -661,11 +681,11 @@ static zf_status zfd_matmul_at(const zf_launch *l, const zfd_gemm *g, int64_t at
                             ? static_cast<const char *>(l->args[2].data) + (size_t)at_c * size
                             : NULL;
     char *c = static_cast<char *>(l->out.data) + (size_t)at_c * to;
-    const int64_t sections = ZF_INT(l, matmul, sections);
+    const int64_t sections = ZF_INT(l, matmul, sections), runs = ZF_INT(l, matmul, runs);
     zfd_sections s;
     zf_status status;
-    if (sections <= 1 || !g->k) return zfd_gemm_run(l, *g, a, b, c, added, NULL, 1, l->scratch);
-    s = zfd_sections_of(*g, sections);
+    if ((sections <= 1 && runs <= 1) || !g->k) return zfd_gemm_run(l, *g, a, b, c, added, NULL, 1, l->scratch);
+    s = zfd_sections_of(*g, sections, runs);
     if ((status = zfd_sections_run(l, &s, a, b, l->scratch)) != ZF_OK) return status;
     ZFD_FLOATS(l, l->out.dtype, T, {
         ZFD_LAUNCH(zfd_finish_sums<T>, zfd_grid(l, zfd_div_up(s.each, ZFD_THREADS)), ZFD_THREADS, 0,
@@ -677,13 +697,13 @@ static zf_status zfd_matmul_at(const zf_launch *l, const zfd_gemm *g, int64_t at
 
 static size_t zfd_cuda_scratch_matmul(const zf_launch *l)
 {
-    const int64_t sections = ZF_INT(l, matmul, sections);
+    const int64_t sections = ZF_INT(l, matmul, sections), runs = ZF_INT(l, matmul, runs);
     zfd_product p;
     zfd_sections s;
     if (!zfd_count(&l->out)) return 0;
     p = zfd_product_of(l);
-    if (sections <= 1 || !p.gemm.k) return zfd_gemm_scratch(l, p.gemm);
-    s = zfd_sections_of(p.gemm, sections);
+    if ((sections <= 1 && runs <= 1) || !p.gemm.k) return zfd_gemm_scratch(l, p.gemm);
+    s = zfd_sections_of(p.gemm, sections, runs);
     return zfd_sections_scratch(l, &s);
 }
 

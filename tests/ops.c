@@ -1099,6 +1099,9 @@ static const struct {
     {"f[2,6] f[6,3]", "matmul %1, %2 {sections=-1} : f[2,3]",
      "3: matmul: -1 sections of sums of 6 terms: they must divide these; %1 = f32[2,6], %2 = "
      "f32[6,3]"},
+    {"f[2,6] f[6,3]", "matmul %1, %2 {sections=2 runs=2} : f[2,3]",
+     "3: matmul: 2 runs of 2 sections each, in sums of 6 terms: they must divide these; %1 = "
+     "f32[2,6], %2 = f32[6,3]"},
     {"f[2,6] f[6,3] f[2,3]", "matmul %1, %2, %3 {wide=true} : f[2,3]",
      "4: matmul: to a wide product nothing can be added; %1 = f32[2,6], %2 = f32[6,3], %3 = "
      "f32[2,3]"},

@@ -45,16 +45,36 @@ static bool zfi_same_box(const zfi_rank_box *a, const zfi_rank_box *b)
 {
     return zfi_same_shape(&a->shape, &b->shape) &&
            zfi_same_shape(&a->share.whole, &b->share.whole) &&
-           !memcmp(a->share.at, b->share.at, sizeof a->share.at);
+           !memcmp(a->share.at, b->share.at, sizeof a->share.at) &&
+           !memcmp(a->share.run, b->share.run, sizeof a->share.run);
+}
+
+/* Elements of a dimension that lie together in the whole, and from each such run to the next. */
+static int64_t zfi_box_run(const zfi_rank_box *b, int32_t d, int64_t *stride)
+{
+    const int64_t run = b->share.run[d], all = b->share.whole.dims[d];
+    *stride = run ? run * (all / b->shape.dims[d]) : zfi_max(all, 1);
+    return run ? run : b->shape.dims[d];
+}
+
+/* They have a place of the dimension in common. */
+static bool zfi_boxes_meet_at(const zfi_rank_box *a, const zfi_rank_box *b, int32_t d)
+{
+    int64_t step_a, step_b;
+    const int64_t run_a = zfi_box_run(a, d, &step_a), run_b = zfi_box_run(b, d, &step_b);
+    for (int64_t i = 0; run_a && run_b && i < a->shape.dims[d] / run_a; i++)
+        for (int64_t j = 0; j < b->shape.dims[d] / run_b; j++) {
+            const int64_t at_a = a->share.at[d] + i * step_a, at_b = b->share.at[d] + j * step_b;
+            if (at_a < at_b + run_b && at_b < at_a + run_a) return true;
+        }
+    return false;
 }
 
 /* They have an element in common. */
 static bool zfi_boxes_meet(const zfi_rank_box *a, const zfi_rank_box *b)
 {
     for (int32_t d = 0; d < a->shape.rank; d++)
-        if (a->share.at[d] + a->shape.dims[d] <= b->share.at[d] ||
-            b->share.at[d] + b->shape.dims[d] <= a->share.at[d])
-            return false;
+        if (!zfi_boxes_meet_at(a, b, d)) return false;
     return true;
 }
 
@@ -73,12 +93,13 @@ static int64_t zfi_box_of_whole(const zfi_rank_box *b, int64_t i, int64_t *run)
     bool inside = true;
     *run = 0;
     for (int32_t d = b->shape.rank - 1; d >= 0; d--) {
-        const int64_t all = b->share.whole.dims[d], k = rest % all, from = b->share.at[d],
-                      until = from + b->shape.dims[d];
-        const int64_t end = k < from ? from : k < until ? until : all;
+        int64_t stride;
+        const int64_t all = b->share.whole.dims[d], k = rest % all, size = zfi_box_run(b, d, &stride),
+                      from = k / stride * stride + b->share.at[d], until = from + size;
+        const int64_t end = k < from ? from : k < until ? until : zfi_min(from + stride, all);
         if (b->shape.dims[d] < all && !*run) *run = (end - k) * inner - i % inner;
         inside &= k >= from && k < until;
-        at += (k - from) * step;
+        at += (k / stride * size + k - from) * step;
         step *= b->shape.dims[d], inner *= all, rest /= all;
     }
     if (!*run) *run = inner - i;

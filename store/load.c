@@ -110,6 +110,33 @@ static zf_status zfi_entry_sums(const zfi_loading *l, zfi_entry *entry, zf_error
                         (long long)zf_json_length(entry->sums), bytes, pieces);
 }
 
+/* A dimension of a box: [from, until], or [from, until, run, stride] of what lies in runs. */
+static zf_status zfi_entry_range_of(zfi_rank_box *box, int32_t d, const zf_json *json,
+                                    zf_error *error)
+{
+    const int64_t count = zf_json_type_of(json) == ZF_JSON_ARRAY ? zf_json_length(json) : 0;
+    const int64_t all = box->share.whole.dims[d];
+    const zf_json *at = zf_json_first(json);
+    int64_t until = 0, run = 0, stride = 0;
+    if (count != 2 && count != 4)
+        return zf_json_expected(json, error, "[from, until] or [from, until, run, stride]");
+    if (zf_json_to_int(at, 0, all, &box->share.at[d], error)) return error->status;
+    at = zf_json_next(at);
+    if (zf_json_to_int(at, box->share.at[d], all, &until, error)) return error->status;
+    box->shape.dims[d] = until - box->share.at[d];
+    if (count == 2) return ZF_OK;
+    at = zf_json_next(at);
+    if (zf_json_to_int(at, 1, all, &run, error) ||
+        zf_json_to_int(zf_json_next(at), run, all, &stride, error))
+        return error->status;
+    if (all % stride || stride % run || until - box->share.at[d] != all - stride + run ||
+        box->share.at[d] % run)
+        return zf_json_expected(json, error, "equal runs, one in each %lld of %lld", (long long)stride,
+                                (long long)all);
+    box->share.run[d] = run, box->shape.dims[d] = all / stride * run;
+    return ZF_OK;
+}
+
 /* "box" of a part, if it has one: [[from, until], ...] */
 static zf_status zfi_entry_box(zfi_entry *entry, zf_error *error)
 {
@@ -119,17 +146,8 @@ static zf_status zfi_entry_box(zfi_entry *entry, zf_error *error)
         zf_json_length(json) != entry->box.share.whole.rank)
         return zf_json_expected(json, error, "an array of %d ranges, one for each dimension",
                                 (int)entry->box.share.whole.rank);
-    for (int32_t d = 0; d < entry->box.share.whole.rank; d++, at = zf_json_next(at)) {
-        int64_t until = 0;
-        if (zf_json_type_of(at) != ZF_JSON_ARRAY || zf_json_length(at) != 2)
-            return zf_json_expected(at, error, "[from, until]");
-        if (zf_json_to_int(zf_json_first(at), 0, entry->box.share.whole.dims[d], &entry->box.share.at[d],
-                           error) ||
-            zf_json_to_int(zf_json_next(zf_json_first(at)), entry->box.share.at[d],
-                           entry->box.share.whole.dims[d], &until, error))
-            return error->status;
-        entry->box.shape.dims[d] = until - entry->box.share.at[d];
-    }
+    for (int32_t d = 0; d < entry->box.share.whole.rank; d++, at = zf_json_next(at))
+        if (zfi_entry_range_of(&entry->box, d, at, error)) return error->status;
     entry->count = zf_shape_count(entry->box.shape);
     return ZF_OK;
 }

@@ -46,6 +46,9 @@
  *
  *     {"name": "w", "shape": [64, 64], "box": [[0, 64], [32, 64]], "first": 0, "count": 1024, ...}
  *
+ * A dimension that is cut in runs has [from, until, run, stride]: [8, 48, 8, 16] is 8 to 15, 24 to 31
+ * and 40 to 47.
+ *
  * Each state has a "role" (graph/role.c), null where it is the program's own, and "of" with the
  * parameter's name where the role is that of a state of one parameter. Parameters of an adapter
  * have "role": "adapter" and the adapter's name in "adapter". Files of older versions have no

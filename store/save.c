@@ -249,16 +249,22 @@ static void zfi_put_role(zf_json_writer *json, const zfi_stored *t)
     }
 }
 
-/* The member "box" of what ranks have boxes of: [from, until) along each dimension. */
+/* The member "box" of what ranks have boxes of: [from, until) along each dimension, and its runs. */
 static void zfi_put_box(zf_json_writer *json, const zfi_rank_box *box)
 {
     if (!zfi_box_is_part(box)) return;
     zf_json_put_key(json, "box");
     zf_json_begin_array(json);
     for (int axis = 0; axis < box->shape.rank; axis++) {
+        int64_t stride;
+        const int64_t at = box->share.at[axis], run = zfi_box_run(box, axis, &stride);
         zf_json_begin_array(json);
-        zf_json_put_int(json, box->share.at[axis]);
-        zf_json_put_int(json, box->share.at[axis] + box->shape.dims[axis]);
+        zf_json_put_int(json, at);
+        if (box->share.run[axis]) {
+            zf_json_put_int(json, at + (box->shape.dims[axis] / run - 1) * stride + run);
+            zf_json_put_int(json, run);
+            zf_json_put_int(json, stride);
+        } else zf_json_put_int(json, at + run);
         zf_json_end(json);
     }
     zf_json_end(json);

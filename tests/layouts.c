@@ -290,7 +290,8 @@ TEST_ONCE(layouts_boxes_are_checked)
         {"\"box\": [", "\"box\": [[0, 2], ",
          "must be an array of 2 ranges, one for each dimension"},
         {"[0, 2]", "7", "must be [from, until]"},
-        {"[0, 2]", "[0]", "must be [from, until]"},
+        {"[0, 2]", "[0]", "must be [from, until] or [from, until, run, stride]"},
+        {"[0, 2]", "[0, 2, 1, 2]", "must be equal runs, one in each 2 of 2"},
         {"\"tensors\": [", "\"tensors\": [], \"x\": [",
          "the boxes of \"w\" leave a gap of 4 of its elements"},
         {"\"box\"", "\"no box\"", "has elements of \"w\" that another box has: they overlap"}};

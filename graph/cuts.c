@@ -7,6 +7,8 @@
  *     "v! d, ... -> ... d"                       `!`: not to be cut
  *     "v? d, ... -> ... d"                       `?`: a rank has rows of v, and others give 0 there
  *     "a b+ c+ -> b c"                           `+`: each part has several elements
+ *     "b t! h*3 -> b t! h"                       `*3`: the dimension is three runs of the letter, one
+ *                                                after the other, and a part has its part of each
  *     "wide: m k, n k -> m n | m k!, n k! -> m n"    the first form is for nodes whose attribute
  *                                                `wide` is not 0, "!wide:" for those where it is
  *     "b h, b k h, ~b h k -> b h; b {heads/h}"   saved values follow the result; attribute heads is
@@ -57,6 +59,7 @@ typedef struct zfi_cuts {
     int32_t letters, operands, form; /* `form`: the number of the form that fits, from 0 on */
     zfi_cut_letter letter[ZFI_CUT_LETTERS];
     int8_t at[ZFI_CUT_VALUES][ZF_MAX_RANK]; /* the letter of each dimension; -1: none is */
+    int8_t runs[ZFI_CUT_VALUES][ZF_MAX_RANK]; /* of the letter in the dimension; 0: 1 */
     bool given[ZFI_CUT_VALUES];             /* the form has the value */
     bool broadcast[ZFI_CUT_VALUES];         /* its dimensions of one element fit any */
     int8_t flat[ZFI_CUT_VALUES][4]; /* 1 + the operands that it has, one after the other; 0 */
@@ -192,6 +195,7 @@ static int8_t zfi_cut_letter_of(zfi_cut_reader *r, char name)
 
 typedef struct zfi_cut_items {
     char item[ZF_MAX_RANK + 1]; /* '.' for "...", '1', or a letter */
+    int8_t runs[ZF_MAX_RANK + 1];
     int32_t count, dots;        /* dots: how many of them are "..." */
     bool whole, broadcast, absent;
 } zfi_cut_items;
@@ -234,6 +238,8 @@ static void zfi_cut_read_items(zfi_cut_reader *r, int32_t value, zfi_cut_items *
         if (*r->at == '!') l->whole = true, r->at++;
         else if (*r->at == '+') l->several = true, r->at++;
         else if (*r->at == '?') r->at++;
+        else if (*r->at == '*' && r->at[1] > '1' && r->at[1] <= '9')
+            x->runs[x->count - 1] = (int8_t)(r->at[1] - '0'), r->at += 2;
     }
 }
 
@@ -252,9 +258,11 @@ static bool zfi_cut_match(zfi_cut_reader *r, int32_t value, const zfi_cut_items 
         const int32_t k = d - free + x->dots;
         const char item = d < free ? (char)('0' + free - 1 - d) : x->item[k];
         const int8_t letter = item == '1' && d >= free ? -1 : zfi_cut_letter_of(r, item);
-        c->at[value][d] = letter;
-        if (letter >= 0 && shape->dims[d] > c->letter[letter].size)
-            c->letter[letter].size = shape->dims[d];
+        const int64_t runs = d >= free && x->runs[k] ? x->runs[k] : 1;
+        c->at[value][d] = letter, c->runs[value][d] = (int8_t)(runs > 1 ? runs : 0);
+        if (letter >= 0 && shape->dims[d] / runs > c->letter[letter].size)
+            c->letter[letter].size = shape->dims[d] / runs;
+        if (shape->dims[d] % runs) return false;
     }
     return true;
 }
@@ -401,6 +409,7 @@ static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c
         if (!c->given[v] || !zfi_cut_shape(g, node, v, &shape)) continue;
         for (int32_t d = 0; d < shape.rank; d++) {
             const int8_t k = c->at[v][d];
+            if (c->runs[v][d]) shape.dims[d] /= c->runs[v][d];
             if (k < 0) continue;
             if (shape.dims[d] == 1 && c->letter[k].size > 1 &&
                 (c->broadcast[v] || c->letter[k].name < 'a'))

@@ -15,7 +15,9 @@
  *   - a dimension is cut by its letter (graph/cuts.c): at all places of the letter, or nowhere.
  *     What lacks a letter over which it sums is an addend. A part of the rows of a table gives -0
  *     for others, an addend too
- *   - a reshape keeps what lies together in the whole; nothing else makes or gathers runs
+ *   - a reshape keeps what lies together in the whole, and a letter may be in runs; nothing else makes
+ *     or gathers runs. A product that sums over runs in sections has as many, each section a part of
+ *     each
  *   - a slice of a part makes a section of it, and a concat of all sections the part; what is
  *     computed of sections is of equal ones
  *   - addends reach what is linear in them alone, in f32 or f64: added to addends, times what is
@@ -147,10 +149,10 @@ static void zfi_spread_flatten(zfi_spread *s)
     memset(s->section, 0, sizeof s->section);
 }
 
-/* Dimensions of two values have the same runs and sections. */
-static bool zfi_same_pieces(const zfi_spread *a, int32_t d, const zfi_spread *b, int32_t e)
+/* Dimensions of two values are the same section of a rank's part. */
+static bool zfi_same_section(const zfi_spread *a, int32_t d, const zfi_spread *b, int32_t e)
 {
-    return a->run[d] == b->run[e] && !memcmp(&a->section[d], &b->section[e], sizeof a->section[d]);
+    return !memcmp(&a->section[d], &b->section[e], sizeof a->section[d]);
 }
 
 /* A dimension is cut as that of another value is. */
@@ -278,7 +280,15 @@ typedef struct zfi_letter_spread {
     uint16_t axes;
     const zfi_spread *of; /* the operand that says so, */
     int32_t from, d;      /* its node, and the dimension */
+    int64_t run;          /* elements that lie together, of runs of the letter; 0: all */
 } zfi_letter_spread;
+
+/* The run of a dimension that has so many runs of a letter; -1: it is cut otherwise. */
+static int64_t zfi_run_of_letter(const zfi_spread *s, int32_t d, int64_t size, int8_t runs)
+{
+    if (!runs) return s->run[d];
+    return s->run[d] == size / runs ? 0 : -1;
+}
 
 /* Those of each letter, from the operands that are cut; axes over which the result differs are left
  * out. */
@@ -300,15 +310,22 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
                 return;
             }
             if (!letters[l].axes)
-                letters[l] =
-                    (zfi_letter_spread){list, zfi_spread_arg(c, k), node->args[k], d};
+                letters[l] = (zfi_letter_spread){
+                    list, zfi_spread_arg(c, k), node->args[k], d,
+                    zfi_run_of_letter(zfi_spread_arg(c, k), d,
+                                      c->graph->nodes[node->args[k]].shape.dims[d],
+                                      cuts->runs[k][d])};
         }
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
             const int8_t l = cuts->given[k] ? cuts->at[k][d] : -1;
             if (l < 0 || !letters[l].axes || zfi_fits_any(c, k)) continue;
             if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l].axes ||
-                !zfi_same_pieces(zfi_spread_arg(c, k), d, letters[l].of, letters[l].d))
+                !zfi_same_section(zfi_spread_arg(c, k), d, letters[l].of, letters[l].d) ||
+                letters[l].run < 0 ||
+                zfi_run_of_letter(zfi_spread_arg(c, k), d,
+                                  c->graph->nodes[node->args[k]].shape.dims[d],
+                                  cuts->runs[k][d]) != letters[l].run)
                 zfi_spread_fail(c, "%%%d is cut over %s, and %%%d is not cut alike at dimension %d",
                                 (int)letters[l].from, zfi_axis_in(zfi_axes_in(letters[l].axes)),
                                 (int)node->args[k], (int)d);
@@ -414,12 +431,36 @@ static void zfi_spread_rows(zfi_spreading *c, const zfi_cuts *cuts, int32_t l,
     const zf_attribute *attributes = c->node->attributes;
     const int32_t over = zfi_rows_over(c->graph, c->node);
     int64_t whole = rows->size;
-    if (over) *letter = (zfi_letter_spread){zfi_axes_add(0, over), &in_one, 0, 0};
+    if (over) *letter = (zfi_letter_spread){.axes = zfi_axes_add(0, over), .of = &in_one};
     for (uint16_t list = letter->axes; list; list >>= ZFI_AXIS_BITS)
         whole *= zfi_mesh_size(mesh, list & 15);
     if (letter->axes && (attributes[rows->first].i || attributes[rows->of].i != whole))
         zfi_spread_fail(c, "its rows are cut over %s: first must be 0, and of %lld",
                         zfi_axis_in(zfi_axes_in(letter->axes)), (long long)whole);
+}
+
+/* A dimension of a value of the node is cut as its letter. */
+static void zfi_spread_letter(zfi_spreading *c, const zfi_cuts *cuts, int32_t value, int32_t d,
+                              const zfi_letter_spread *letter)
+{
+    zf_shape shape;
+    zfi_spread_put(&c->out, d, letter->axes, letter->of, letter->d);
+    c->out.run[d] = letter->run;
+    if (cuts->runs[value][d] && zfi_cut_shape(c->graph, c->node, value, &shape))
+        c->out.run[d] = shape.dims[d] / cuts->runs[value][d];
+}
+
+/* What sums in sections over a letter that is cut in runs has its part of each in each section. */
+static void zfi_spread_sums_runs(zfi_spreading *c, const zfi_letter_spread *letter)
+{
+    const zf_attribute *sections = zfi_attribute_of(c->graph, c->node, "sections"),
+                       *runs = zfi_attribute_of(c->graph, c->node, "runs");
+    const int64_t size = letter->axes ? c->graph->nodes[letter->from].shape.dims[letter->d] : 0,
+                  need = size && letter->run > 0 ? size / letter->run : 1,
+                  have = runs && runs->i > 1 ? runs->i : 1;
+    if (letter->axes && sections && sections->i > 1 && need != have)
+        zfi_spread_fail(c, "it sums over runs of %%%d, of which there are %lld: runs must be that",
+                        (int)letter->from, (long long)need);
 }
 
 /* The type of a value of the node: its result, or a saved one. */
@@ -450,7 +491,10 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
         if (cuts.letter[l].first >= 0) zfi_spread_rows(c, &cuts, l, &letters[l]);
         axes = zfi_axes_in(letters[l].axes);
         if (cuts.flat[value][0]) c->out.differs |= axes;
-        else if (zfi_cut_sums(&cuts, l, value)) c->out.sum |= axes;
+        else if (zfi_cut_sums(&cuts, l, value)) {
+            c->out.sum |= axes;
+            zfi_spread_sums_runs(c, &letters[l]);
+        }
         if (cuts.letter[l].first >= 0) c->owned |= axes;
         if (zfi_axes_met(seen) & axes)
             zfi_spread_fail(c, "it is cut over %s along two dimensions, or a sum as well",
@@ -458,7 +502,7 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
         seen |= axes;
         for (int32_t d = 0; d < ZF_MAX_RANK; d++)
             if (axes && !cuts.flat[value][0] && cuts.given[value] && cuts.at[value][d] == l)
-                zfi_spread_put(&c->out, d, letters[l].axes, letters[l].of, letters[l].d);
+                zfi_spread_letter(c, &cuts, value, d, &letters[l]);
     }
 }
 
@@ -634,8 +678,8 @@ static void zfi_spread_leaf(zfi_spreading *c)
     const bool held = node->op == ZF_OP_param || node->op == ZF_OP_state;
     c->out = node->spread;
     for (int32_t d = 0; d < node->shape.rank && held; d++)
-        if (c->out.run[d] || c->out.section[d].of)
-            zfi_spread_fail(c, "a %s is cut into one run for each rank", name);
+        if (c->out.section[d].of || (c->out.run[d] && node->shape.dims[d] % c->out.run[d]))
+            zfi_spread_fail(c, "a %s is cut into whole runs for each rank, and not into sections", name);
     if (held && (c->out.sum | c->out.differs))
         zfi_spread_fail(c, "a %s is equal or cut", name);
     else if (!held && node->op != ZF_OP_input && zfi_is_spread(&c->out))

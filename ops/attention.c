@@ -288,12 +288,16 @@ ZFI_SAME_ATTRIBUTE(attention_grad, attention, layouts)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, cap)
 ZFI_SAME_ATTRIBUTE(attention, dropout, p)
 ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
-/* Examples are cut, and heads of the separate form; queries where each sees all keys. */
+/* Examples are cut, and heads: of the packed form those of q, k and v where these have as many, of
+ * the separate form all; queries where each sees all keys. */
 #define ZFI_CUTS_OF_HEADS(q, more) \
     "b " q " h, b k! h, b k! h, " more " -> b " q " h; b h " q " {heads/h kv_heads/h} | "
+#define ZFI_CUTS_OF_THIRDS(more) "b t! h*3, " more " -> b t! h; b h t! {heads/h} | "
 #define ZFI_CUTS_OF_PACKED(more) "b t! c!, " more " -> b t! w!; b a! t! | "
 #define ZFI_CUTS_OF_HEADS_GRAD(more)                                                               \
     "b q! h, b q! h, b h q!, b q! h, b k! h, b k! h, " more " -> [3 4 5] {heads/h kv_heads/h} | "
+#define ZFI_CUTS_OF_THIRDS_GRAD(more)                                                              \
+    "b t! h, b t! h, b h t!, b t! h*3, " more " -> b t! h*3; h*3 {heads/h} | "
 #define ZFI_CUTS_OF_PACKED_GRAD(more)                                                              \
     "b t! w!, b t! w!, b a! t!, b t! c!, " more " -> b t! c!; c! | "
 
@@ -301,7 +305,9 @@ ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention
              .cpu = zfi_cpu_attention, .scratch = zfi_scratch_attention,
              .saved = zfi_saved_attention, .flops = zfi_flops_attention,
              .functions = zfi_functions_attention, .between = zfi_between_attention,
-             .cuts = "!documents !block: " ZFI_CUTS_OF_PACKED("?~b a! t! u!")
+             .cuts = "!kv_heads !documents !block: " ZFI_CUTS_OF_THIRDS("?~b h t! u!")
+                     "!kv_heads documents !block: " ZFI_CUTS_OF_THIRDS("b t! d!")
+                     "!documents !block: " ZFI_CUTS_OF_PACKED("?~b a! t! u!")
                      "documents !block: " ZFI_CUTS_OF_PACKED("b t! d!")
                      "!documents block: " ZFI_CUTS_OF_PACKED("!")
                      "!documents !block !causal !window: " ZFI_CUTS_OF_HEADS("q", "?~b h q k!")
@@ -314,7 +320,9 @@ ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_a
              .saved = zfi_saved_attention_grad, .scratch = zfi_scratch_attention_grad,
              .flops = zfi_flops_attention_grad, .functions = zfi_functions_attention,
              .between = zfi_between_attention_grad, .row_sums = zfi_row_sums_attention_grad,
-             .cuts = "!documents !block: " ZFI_CUTS_OF_PACKED_GRAD("?~b a! t! u!")
+             .cuts = "!kv_heads !documents !block: " ZFI_CUTS_OF_THIRDS_GRAD("?~b h t! u!")
+                     "!kv_heads documents !block: " ZFI_CUTS_OF_THIRDS_GRAD("b t! d!")
+                     "!documents !block: " ZFI_CUTS_OF_PACKED_GRAD("?~b a! t! u!")
                      "documents !block: " ZFI_CUTS_OF_PACKED_GRAD("b t! d!")
                      "!documents block: " ZFI_CUTS_OF_PACKED_GRAD("!")
                      "!documents !block: " ZFI_CUTS_OF_HEADS_GRAD("?~b h q! k!")

@@ -177,9 +177,16 @@ static bool make(zf_array *a, const void *from)
 /* A value that is cut: letter `letter` of it into `parts`. */
 typedef struct cutting {
     const int8_t *at; /* the letter of each dimension; NULL: the value is not cut */
+    const int8_t *runs;
     int letter;
     int64_t parts, part;
 } cutting;
+
+/* The cutting of a value. */
+static void set_value(cutting *by, const cuts *c, int value)
+{
+    by->at = c->at[value], by->runs = c->runs[value];
+}
 
 static bool is_cut(const cutting *c, int d) { return c->at && c->at[d] == c->letter; }
 
@@ -199,8 +206,10 @@ static void copy_part(unsigned char *to, const unsigned char *from, size_t size,
     for (int64_t i = 0; i < count; i++) {
         int64_t rest = i, step = 1, offset = 0;
         for (int d = s.rank - 1; d >= 0; d--) {
-            const int64_t first = is_cut(c, d) ? its.dims[d] * c->part : 0;
-            offset += (rest % its.dims[d] + first) * step;
+            const int64_t runs = is_cut(c, d) && c->runs[d] ? c->runs[d] : 1,
+                          each = its.dims[d] / runs, at = rest % its.dims[d],
+                          first = is_cut(c, d) ? each * c->part : 0;
+            offset += (at / each * (s.dims[d] / runs) + first + at % each) * step;
             rest /= its.dims[d], step *= s.dims[d];
         }
         memcpy(to + (size_t)i * size, from + (size_t)offset * size, size);
@@ -311,7 +320,7 @@ static bool flat_is(const left *whole, const left *part, const cuts *c, const in
         const int o = operands[k] - 1;
         zf_array all = whole->out, its = part->out;
         cutting piece = *by;
-        piece.at = c->at[o];
+        set_value(&piece, c, o);
         all.data = (unsigned char *)all.data + from, all.shape = whole->args[o].shape;
         its.data = (unsigned char *)its.data + at, its.shape = part->args[o].shape;
         if (!part_is(&all, &its, &piece)) return false;
@@ -342,7 +351,7 @@ static void compare(int32_t id, const cuts *c, const cutting *by, const zf_launc
             complain(id, c, by, "is not in the form", v);
             continue;
         }
-        its.at = c->at[v];
+        set_value(&its, c, v);
         for (int64_t k = 0; k < by->parts; k++) all[k] = *value_in(&parts[k], v);
         if (cut_sums(state.graph, id, by->letter, v)) {
             const bool masked = c->name[by->letter] == 'v';
@@ -370,7 +379,8 @@ static bool run_part(int32_t id, const cuts *c, const cutting *by, const zf_laun
     cutting its = *by;
     for (int k = 0; k < l->arg_count; k++) {
         args[k] = l->args[k];
-        its.at = c->given[k] ? c->at[k] : NULL;
+        set_value(&its, c, k);
+        if (!c->given[k]) its.at = NULL;
         args[k].shape = shape_of_part(l->args[k].shape, &its);
         if (!make(&args[k], NULL)) return false;
         for (int j = 0; j < k; j++)
@@ -380,14 +390,14 @@ static bool run_part(int32_t id, const cuts *c, const cutting *by, const zf_laun
         copy_part(args[k].data, l->args[k].data, zf_dtype_size(args[k].dtype), l->args[k].shape,
                   &its);
     }
-    its.at = c->at[CUT_RESULT];
+    set_value(&its, c, CUT_RESULT);
     part.out.shape = shape_of_part(l->out.shape, &its);
     for (int k = 0; k < 4 && c->flat[CUT_RESULT][k]; k++)
         part.out.shape.dims[0] = (k ? part.out.shape.dims[0] : 0) +
                                  zf_shape_count(args[c->flat[CUT_RESULT][k] - 1].shape);
     for (int k = 0; k < ZF_MAX_SAVED; k++) {
         saved[k] = l->saved[k];
-        its.at = c->at[CUT_RESULT + 1 + k];
+        set_value(&its, c, CUT_RESULT + 1 + k);
         if (saved[k].data) saved[k].shape = shape_of_part(saved[k].shape, &its);
     }
     memcpy(attributes, l->attributes, sizeof attributes);
@@ -395,7 +405,7 @@ static bool run_part(int32_t id, const cuts *c, const cutting *by, const zf_laun
                    list);
     if (draws_by(l->op)) {
         const int of = draws_by(l->op) == 2 ? 0 : CUT_RESULT;
-        its.at = c->at[of];
+        set_value(&its, c, of);
         share = (zf_share){.whole = of ? l->out.shape : l->args[0].shape};
         for (int d = 0; d < share.whole.rank; d++)
             if (is_cut(&its, d)) share.at[d] = share.whole.dims[d] / by->parts * by->part;
@@ -412,7 +422,7 @@ static void cut_node(int32_t id, const zf_launch *l, const left *whole)
     if (!cuts_of(state.graph, id, &c)) return;
     for (int letter = 0; letter < c.letters; letter++)
         for (int64_t n = 2; n <= 4; n += 2) {
-            cutting by = {NULL, letter, n, 0};
+            cutting by = {NULL, NULL, letter, n, 0};
             unsigned char *at = state.at;
             const int bit = c.name[letter] < 'a' ? 26 : c.name[letter] - 'a';
             bool ran = true;

@@ -13,6 +13,7 @@ typedef struct cuts {
     bool sections[CUT_LETTERS]; /* of its sums, the attribute `sections` is divided */
     bool given[CUT_VALUES];
     int8_t at[CUT_VALUES][ZF_MAX_RANK]; /* the letter of each dimension; -1: none */
+    int8_t runs[CUT_VALUES][ZF_MAX_RANK]; /* of the letter in the dimension; 0: 1 */
     int8_t flat[CUT_VALUES][4];         /* 1 + operands that it has one after the other */
 } cuts;
 

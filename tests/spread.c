@@ -302,7 +302,17 @@ TEST(spread_runs_and_sections_are_checked)
         {"%7 = part %1 {world=2 over=context dim=3} : f32[2,8,4]\n", "dim 3 of a tensor of rank 3"},
         {"%7 = part %1 {world=3 over=context dim=1} : f32[2,8,4]\n",
          "3 ranks do not divide the 8 of dimension 1"},
-        {"%7 = param \"w\" : f32[8@context/4,4]\n", "a param is cut into one run for each rank"},
+        {"%7 = param \"w\" : f32[8@context:1/4,4]\n",
+         "a param is cut into whole runs for each rank, and not into sections"},
+        {"%7 = input \"w\" : f32[8@context/4,5]\n"
+         "%8 = matmul %3, %7 {transpose_a=true sections=2 wide=true} : f32[4,5]+context\n",
+         "it sums over runs of %3, of which there are 2: runs must be that"},
+        {"%7 = input \"w\" : f32[8@context,5]\n%8 = input \"y\" : f32[8@context,4]\n"
+         "%9 = matmul %8, %7 {transpose_a=true sections=2 wide=true runs=2} : f32[4,5]+context\n",
+         "it sums over runs of %8, of which there are 1: runs must be that"},
+        {"%7 = input \"qkv\" : f32[2,8,6@context]\n"
+         "%8 = attention %7 {heads=2} : f32[2,8,2@context]\n",
+         "is not cut alike"},
         {"%7 = input \"y\" : f32[8@context/3]\n", "runs of 3 do not make 8 elements"},
         {"%7 = input \"y\" : f32[8@context:2/2]\n", "there is no section 2 of 2"},
         {"%7 = cast %3 {to=bf16} : bf16[8@context/4,4]\n%8 = sum_to %7 {shape=[4]} : "

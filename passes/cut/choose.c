@@ -98,6 +98,26 @@ static void zfi_parallel_choose_heads(zfi_parallel *c)
     }
 }
 
+/* The class may be cut; of runs, by sections of each. */
+static bool zfi_parallel_may(zfi_parallel *c, int32_t root, int64_t size)
+{
+    const zfi_cut_class *its = &c->at[root];
+    if (its->chosen || its->why || zfi_parallel_meets(c, root)) return false;
+    return !its->runs || (!its->plain && size / its->runs % c->d.sections == 0);
+}
+
+/* The class that is cut with this one, which may be cut too; -1: there is none; -2: it may not. */
+static int32_t zfi_parallel_twin(zfi_parallel *c, int32_t root)
+{
+    const int32_t place = c->at[root].twin - 1;
+    if (place < 0) return -1;
+    root = zfi_class_root(c, place);
+    return zfi_parallel_may(c, root,
+                            c->graph->nodes[place / ZF_MAX_RANK].shape.dims[place % ZF_MAX_RANK])
+               ? root
+               : -2;
+}
+
 static int32_t zfi_parallel_choose(zfi_parallel *c)
 {
     zf_graph *g = c->graph;
@@ -107,8 +127,9 @@ static int32_t zfi_parallel_choose(zfi_parallel *c)
         for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++) {
             const int32_t root = zfi_class_of(c, g->params[k], d);
             zfi_cut_class *its = &c->at[root];
-            if (its->chosen || its->why || !its->second || its->copies ||
-                zfi_parallel_meets(c, root))
+            int32_t twin;
+            if (!its->second || its->copies || !zfi_parallel_may(c, root, g->nodes[g->params[k]].shape.dims[d]) ||
+                (twin = zfi_parallel_twin(c, root)) < -1)
                 continue;
             if (its->most % c->d.parts)
                 zfi_fail(&g->error, ZF_ERR_ARGUMENT,
@@ -117,6 +138,7 @@ static int32_t zfi_parallel_choose(zfi_parallel *c)
                          (int)d, g->nodes[g->params[k]].name, (long long)its->most,
                          (int)c->d.parts);
             its->chosen = true, its->parts = c->d.parts;
+            if (twin >= 0) c->at[twin].chosen = true, c->at[twin].parts = c->d.parts;
             chosen++;
         }
     zfi_parallel_choose_heads(c);

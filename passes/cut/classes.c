@@ -4,7 +4,9 @@
  *     %2 = param "up" : f32[16,8]         a class: dimension 0 of %2, its gradient and its states,
  *     %3 = linear %1, %2 : f32[4,16]      dimension 1 of %3, and what follows %3 to the next product
  *
- * A class knows what keeps it from being cut, and into how many parts it may be. */
+ * A class knows what keeps it from being cut, and into how many parts it may be. Of a letter that some
+ * values have in runs (q, k and v of packed attention), these are a class, and the others its twin:
+ * both are cut, or none. */
 
 /* A class of dimensions, at its root. */
 typedef struct zfi_cut_class {
@@ -14,7 +16,10 @@ typedef struct zfi_cut_class {
     int64_t most;     /* it may be cut into divisors of this */
     int64_t parts;    /* into which it is cut, if it is chosen */
     int32_t copies;   /* a place of the class that has copies of its heads, 1 + its index; 0: none */
+    int32_t twin;     /* a place of the class that is cut with it, 1 + its index; 0: none */
+    int32_t runs;     /* of the letter that it has; 0: 1 */
     bool second;      /* a product with a parameter sums over it */
+    bool plain;       /* a product sums over it that cannot sum over runs */
     bool chosen;
 } zfi_cut_class;
 
@@ -44,15 +49,34 @@ static int32_t zfi_class_of(zfi_parallel *c, int32_t node, int32_t d)
     return zfi_class_root(c, node * ZF_MAX_RANK + d);
 }
 
-static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b)
+/* Classes a and b become one, `by` a node, and so do their twins. */
+static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
 {
-    zfi_cut_class *to = &c->at[a], *from = &c->at[b];
-    if (a == b) return;
-    from->parent = a;
-    if (!to->why) to->why = from->why;
-    to->most = zfi_gcd(to->most, from->most);
-    to->second |= from->second;
-    if (!to->copies) to->copies = from->copies;
+    while (a != b) {
+        zfi_cut_class *to = &c->at[a], *from = &c->at[b];
+        const int32_t one = to->twin, other = from->twin;
+        from->parent = a;
+        if (!to->why) to->why = from->why;
+        if (!to->why && to->runs && from->runs && to->runs != from->runs) to->why = by;
+        to->most = zfi_gcd(to->most, from->most);
+        to->second |= from->second, to->plain |= from->plain;
+        if (!to->runs) to->runs = from->runs;
+        if (!to->copies) to->copies = from->copies;
+        if (!one) to->twin = other;
+        if (!one || !other) return;
+        a = zfi_class_root(c, one - 1), b = zfi_class_root(c, other - 1);
+    }
+}
+
+/* The classes of a letter, of one run and of several. */
+static void zfi_class_twins(zfi_parallel *c, int32_t one, int32_t runs, int32_t of, int32_t by)
+{
+    if (c->at[one].twin) zfi_class_join(c, zfi_class_root(c, c->at[one].twin - 1), runs, by);
+    one = zfi_class_root(c, one), runs = zfi_class_root(c, runs);
+    if (c->at[runs].twin) zfi_class_join(c, zfi_class_root(c, c->at[runs].twin - 1), one, by);
+    one = zfi_class_root(c, one), runs = zfi_class_root(c, runs);
+    if (one == runs || (c->at[runs].runs && c->at[runs].runs != of)) c->at[one].why = by;
+    c->at[one].twin = 1 + runs, c->at[runs].twin = 1 + one, c->at[runs].runs = of;
 }
 
 /* The node keeps dimensions of a value from being cut. */
@@ -73,7 +97,7 @@ static void zfi_class_alike(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
         return;
     }
     for (int32_t d = 0; d < g->nodes[a].shape.rank; d++)
-        zfi_class_join(c, zfi_class_of(c, a, d), zfi_class_of(c, b, d));
+        zfi_class_join(c, zfi_class_of(c, a, d), zfi_class_of(c, b, d), by);
 }
 
 /* ------------------------------------------------------------------------------------ letters */
@@ -156,13 +180,15 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     const bool rows = letter->first >= 0;
     bool weighs = false;
     int64_t most = letter->most;
-    int32_t first = -1;
+    int32_t first = -1, in_runs = -1, runs = 0;
     for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
         const int32_t value = zfi_parallel_value(g, id, v);
         for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++) {
+            int32_t *root = cuts->runs[v][d] ? &in_runs : &first;
             if (!cuts->given[v] || cuts->at[v][d] != l) continue;
-            if (first < 0) first = zfi_class_of(c, value, d);
-            zfi_class_join(c, first, zfi_class_of(c, value, d));
+            if (*root < 0) *root = zfi_class_of(c, value, d);
+            zfi_class_join(c, *root, zfi_class_of(c, value, d), id);
+            *root = zfi_class_root(c, *root), runs = cuts->runs[v][d] ? cuts->runs[v][d] : runs;
             weighs |= v < ZFI_CUT_RESULT && g->nodes[value].op == ZF_OP_param;
             /* of a dimension of one element nothing says whether it is cut */
             if (cuts->shape >= 0)
@@ -170,6 +196,14 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
         }
     }
     if (first < 0) return;
+    if (in_runs >= 0) {
+        first = zfi_class_root(c, first), in_runs = zfi_class_root(c, in_runs);
+        c->at[in_runs].most = zfi_gcd(c->at[in_runs].most, most);
+        zfi_class_twins(c, first, in_runs, runs, id);
+        first = zfi_class_root(c, first);
+    }
+    first = zfi_class_root(c, first);
+    c->at[first].plain |= tree && !zfi_attribute_of(g, &g->nodes[id], "runs");
     if ((letter->whole || ((tree || rows) && letter->size % c->d.sections)) && !c->at[first].why)
         c->at[first].why = id;
     c->at[first].most = zfi_gcd(c->at[first].most, most);

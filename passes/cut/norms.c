@@ -48,7 +48,8 @@ static int64_t zfi_parallel_run_of(zfi_parallel *c, int32_t id)
     const zf_shape *shape = &c->graph->nodes[id].shape;
     int64_t run = 0;
     for (int32_t d = 0; d < shape->rank; d++) {
-        const int64_t size = shape->dims[d], sections = c->d.sections;
+        const int32_t runs = c->at[zfi_class_of(c, id, d)].runs;
+        const int64_t size = shape->dims[d], sections = c->d.sections * (int64_t)(runs ? runs : 1);
         run *= size;
         if (zfi_is_chosen(c, id, d)) run = size % sections ? 1 : size / sections;
     }

@@ -70,6 +70,19 @@ static void zfi_parallel_own_copies(zfi_parallel *c, int32_t id)
     if (heads == id) c->sums[id] = (uint8_t)ZF_INT(node, repeat, over);
 }
 
+/* The runs in which values have the letter; 0: 1. */
+static int32_t zfi_parallel_runs(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    int32_t runs = 0;
+    for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(c->graph, id, v);
+        for (int32_t d = 0; value && d < c->graph->nodes[value].shape.rank; d++)
+            if (cuts->given[v] && cuts->at[v][d] == l)
+                runs |= c->at[zfi_class_of(c, value, d)].runs;
+    }
+    return runs;
+}
+
 /* Attributes of the node as a rank runs it. */
 static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
 {
@@ -86,7 +99,11 @@ static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
         if (!parts || zfi_is_of_copies(g, id, &cuts, l)) continue;
         if (!zfi_has(g, id, ZF_OP_EFFECT) && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT)) {
             c->sums[id] = zfi_over_of(c, parts);
-            if (zfi_may_have_sections(g, node)) zfi_parallel_bare(c, node);
+            if (zfi_may_have_sections(g, node)) {
+                zf_attribute *runs = zfi_attribute_in(g->records[node->op], node->attributes, "runs");
+                zfi_parallel_bare(c, node);
+                if (runs) runs->i = zfi_parallel_runs(c, id, &cuts, l);
+            }
         }
         for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
             if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= parts;
@@ -101,11 +118,13 @@ static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
     zfi_node *node = &c->graph->nodes[id];
     const bool several = c->d.parts > 1;
     for (int32_t d = 0; d < node->shape.rank; d++) {
+        const int32_t runs = c->at[zfi_class_of(c, id, d)].runs;
         if (!zfi_is_chosen(c, id, d)) continue;
         node->shape.dims[d] /= zfi_cut_parts(c, id, d);
         if (several)
             node->spread.at[d] =
                 zfi_axes_add(node->spread.at[d], zfi_over_of(c, zfi_cut_parts(c, id, d)));
+        if (several && runs) node->spread.run[d] = node->shape.dims[d] / runs;
     }
     if (zfi_is_flat_and_cut(c, id)) {
         node->shape.dims[0] /= zfi_flat_parts(c, id);

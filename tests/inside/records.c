@@ -123,6 +123,7 @@ bool cuts_of(const zf_graph *g, int32_t id, cuts *c)
     }
     memcpy(c->given, of.given, sizeof c->given);
     memcpy(c->at, of.at, sizeof c->at);
+    memcpy(c->runs, of.runs, sizeof c->runs);
     memcpy(c->flat, of.flat, sizeof c->flat);
     return true;
 }

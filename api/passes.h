@@ -198,14 +198,22 @@ typedef struct zf_sections {
     int32_t context; /* the same */
 } zf_sections;
 
+/* What ranks along tensor have between the layers that they share. */
+typedef enum zf_cut_tokens {
+    ZF_TOKENS_FIT,  /* as CUT, where sections divide the tokens; else as WHOLE */
+    ZF_TOKENS_CUT,  /* each a part of the tokens of every sequence: sequence parallelism */
+    ZF_TOKENS_WHOLE /* the same, of all tokens */
+} zf_cut_tokens;
+
 /* Cuts layers over ranks along the axis tensor: of two products with parameters, one after the
  * other, the first by its columns, the second by what it sums over; attention by heads. Gradients
- * and updates are cut with them. Sums over what is cut are made of `sections`, a balanced tree, and
+ * and updates are cut with them. What lies between is cut over tokens, dimension 1 of inputs. Sums over what is cut are made of `sections`, a balanced tree, and
  * have the bits of any number of ranks with as many sections. docs/axes.md has the types.
  * Requires: not zf_zero yet; after zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_cut_desc {
     int32_t parts;    /* ranks along tensor; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
+    zf_cut_tokens tokens;
 } zf_cut_desc;
 ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 /* Makes what zf_cut cannot cut as it is of nodes that it can, in so many sections: the head of a
@@ -888,6 +896,10 @@ typedef struct zf_training {
     int32_t tensor;
     /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor` */
     int32_t context;
+    /* "tensor" or "none": what ranks along tensor have between the layers that they share, a part of
+     * the tokens each or all of them (zf_cut_desc.tokens); NULL: a part, where sections divide the
+     * tokens */
+    const char *sequence;
     zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
     zf_stages_desc stages; /* {0}: not run; of one rank it only checks that there are layers */
     const char *order; /* of the axes (zf_order); NULL: pipe, data, context, tensor */

@@ -40,9 +40,18 @@ static bool zfi_wants_cut(const zf_training *t)
     return zfi_tensor_sections(t) > 1 || t->tensor > 1;
 }
 
+/* What ranks along tensor have between the layers that they share. */
+static zf_cut_tokens zfi_tensor_tokens(const zf_training *t)
+{
+    if (zfi_names(t->sequence ? t->sequence : "", "none")) return ZF_TOKENS_WHOLE;
+    return zfi_names(t->sequence ? t->sequence : "", "tensor") ? ZF_TOKENS_CUT : ZF_TOKENS_FIT;
+}
+
 static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
 {
-    return zf_cut(g, &(zf_cut_desc){.parts = t->tensor, .sections = zfi_tensor_sections(t)});
+    return zf_cut(g, &(zf_cut_desc){.parts = t->tensor,
+                                    .sections = zfi_tensor_sections(t),
+                                    .tokens = zfi_tensor_tokens(t)});
 }
 
 /* The same of what ranks along context share. */
@@ -111,16 +120,27 @@ static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
     return zf_fuse(g, &d);
 }
 
+/* The step computes in 16 bits. */
+static bool zfi_has_halves(const zf_graph *g, const zf_training *t)
+{
+    bool half = zfi_is_half(t->precision.dtype);
+    for (int32_t k = 0; k < zfi_len(g->params); k++)
+        half |= zfi_is_half((zf_dtype)g->nodes[g->params[k]].dtype);
+    return half;
+}
+
 /* The rewrites that are left out, with those that ranks which share layers or sequences leave out: the
  * weights that qkv joins are cut one by one, the table that embedding reads by rows, and sums are made
- * over sections of tokens, each alike. */
+ * over sections of tokens, each alike. So is chain in 16 bits, which rounds once for all neighbours:
+ * exchanges of tokens make these others. */
 static zf_status zfi_leave_out_fusions(zf_graph *g, zf_training *t, char without[ZFI_FUSE_NAMES])
 {
     const char *names = t->fuse.without ? t->fuse.without : "";
+    const bool tokens = zfi_wants_cut(t) && zfi_tensor_tokens(t) != ZF_TOKENS_WHOLE;
     if ((!zfi_wants_cut(t) && !zfi_wants_context(t)) || !strcmp(names, "all")) return ZF_OK;
-    if (snprintf(without, ZFI_FUSE_NAMES, "%s%sqkv%s%s", names, *names ? "," : "",
-                 zfi_wants_cut(t) ? ",embedding" : "",
-                 zfi_wants_context(t) ? ",sums" : "") >= ZFI_FUSE_NAMES)
+    if (snprintf(without, ZFI_FUSE_NAMES, "%s%sqkv%s%s%s", names, *names ? "," : "",
+                 zfi_wants_cut(t) ? ",embedding" : "", zfi_wants_context(t) || tokens ? ",sums" : "",
+                 tokens && zfi_has_halves(g, t) ? ",chain" : "") >= ZFI_FUSE_NAMES)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_fuse: without is too long");
     t->fuse.without = without;
     return ZF_OK;
@@ -350,6 +370,11 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, COUNT, context, 1, "[1,1048576]", .topic = "ranks", .unit = "C",
               .traits = ZF_OPTION_BASIC,
               .help = "ranks that share each sequence: a piece of its tokens each"),
+    ZF_OPTION(zf_training, TEXT, sequence, 0, NULL, .topic = "ranks", .unit = "tensor|none",
+              .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
+              .help = "what ranks along tensor have of sequences between the layers that they share: "
+                      "a part of the tokens each, or all; without it a part, where sections divide "
+                      "the tokens"),
     ZF_OPTION(zf_training, DESC, sections, 0, NULL, .topic = "ranks", .flag = "sections",
               .rows = zfi_sections_options, .traits = ZF_OPTION_CHANGES,
               .help =
@@ -393,11 +418,27 @@ static const zf_option zfi_training_options[] = {
 
 ZF_API const zf_option *zf_training_options(void) { return zfi_training_options; }
 
+/* Checks the words of `sequence`, which are of ranks along tensor. */
+static zf_status zfi_check_sequence(zf_graph *g, const zf_training *t)
+{
+    const char *word = t->sequence;
+    if (!word) return ZF_OK;
+    if (strcmp(word, "tensor") && strcmp(word, "none"))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: sequence is \"%.100s\"; it must be \"tensor\" or \"none\"", word);
+    if (!zfi_wants_cut(t))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: sequence says what ranks along tensor have: it must be left out "
+                        "without tensor and sections.tensor");
+    return ZF_OK;
+}
+
 /* Checks what the table of options does not. */
 static zf_status zfi_check_training(zf_graph *g, zf_training *t)
 {
     const zf_options one = {.rows = zfi_training_options, .desc = t};
     if (zfi_options_check(&one, 1, false, "zf_passes: ", &g->error)) return g->error.status;
+    if (zfi_check_sequence(g, t)) return g->error.status;
     if (t->variant >= zf_variant_count(t))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: there is no variant %d; a step of this description has %d "

@@ -11,21 +11,21 @@ enum { BATCH = 4, STEPS = 3, MOST = 1 << 15 };
 
 /* ------------------------------------------------------------------------------------- models */
 
-typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
+typedef enum kind { LLAMA, LLAMA_TIED, QWEN, GPT, BERT, KINDS } kind;
 
 static double dropout; /* of models, */
-static int64_t words = VOCAB;
-static int64_t heads = 4, heads_of_keys = 2, width = 8; /* of Llama */
+static int64_t words = VOCAB, tokens = TOKENS;
+static int64_t heads = 4, heads_of_keys = 2, width = 8; /* keys and widths are of Llama */
 
-static void build_llama(zf_graph *g, bool tied, int64_t batch)
+static void build_llama(zf_graph *g, kind of, int64_t batch)
 {
     llm_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) return;
     c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = heads, c.kv_heads = heads_of_keys;
-    c.width = width;
-    c.intermediate = 48, c.positions = 16, c.tied = tied;
-    llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
+    c.width = width, c.intermediate = 48, c.positions = 16, c.tied = of == LLAMA_TIED;
+    if (of == QWEN) c.family = LLM_QWEN3; /* whose q and k have norms */
+    llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens}, SAMPLE_TRAIN);
 }
 
 static void build_gpt(zf_graph *g, int64_t batch)
@@ -33,9 +33,9 @@ static void build_gpt(zf_graph *g, int64_t batch)
     gpt_config c;
     zf_error error = {ZF_OK, ""};
     if (!gpt_config_load("small", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
+    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = heads, c.intermediate = 48;
     c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = dropout;
-    gpt_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
+    gpt_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens}, SAMPLE_TRAIN);
 }
 
 static void build_bert(zf_graph *g, int64_t batch)
@@ -43,9 +43,9 @@ static void build_bert(zf_graph *g, int64_t batch)
     bert_config c;
     zf_error error = {ZF_OK, ""};
     if (!bert_config_load("tiny", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
+    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = heads, c.intermediate = 48;
     c.positions = 16, c.dropout = c.attention_dropout = dropout;
-    bert_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS, .predictions = 2 * batch},
+    bert_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens, .predictions = 2 * batch},
                false);
 }
 
@@ -58,7 +58,7 @@ static char *model_text(kind of, int64_t batch)
     if (!g) abort();
     if (of == GPT) build_gpt(g, batch);
     else if (of == BERT) build_bert(g, batch);
-    else build_llama(g, of == LLAMA_TIED, batch);
+    else build_llama(g, of, batch);
     size = zf_graph_text(g, NULL, 0) + 1;
     text = malloc(size);
     if (!text) abort();
@@ -245,6 +245,9 @@ static int compare_value(test *t, const zf_node *node, int32_t tensor)
         if (whole.shape.rank == 2 && whole.shape.dims[0] == words && words != VOCAB &&
             part[r].shape.dims[0] != words / tensor)
             test_fail(t, __FILE__, __LINE__, node->name, "the vocabulary is not cut");
+        if (groups_of(node->name) > 1 && tensor > 1 &&
+            part[r].shape.dims[0] * tensor != whole.shape.dims[0])
+            test_fail(t, __FILE__, __LINE__, node->name, "q, k and v are not cut");
         if (is_part(whole.bytes, whole.shape, part[r].bytes, part[r].shape,
                     zf_dtype_size(node->dtype), r % tensor, tensor, groups_of(node->name)))
             continue;
@@ -448,6 +451,96 @@ TEST_ONCE(tensor_states)
     check_model(t, LLAMA, 2, 2);
     how = (zf_training){.offload = {.optimizer = ZF_HOST, .activations = ZF_HOST}};
     check_model(t, LLAMA, 2, 2);
+}
+
+/* q, k and v of GPT-2 are one product: ranks have some heads of each. */
+TEST_ONCE(tensor_packed_attention)
+{
+    heads = 8, dropout = 0.2;
+    how = (zf_training){.sequence = "none", .clip = 0.05};
+    for (int32_t tensor = 2; tensor <= 8; tensor *= 2) check_model(t, GPT, tensor, 8);
+    dropout = 0;
+    how.precision.dtype = ZF_BF16;
+    check_model(t, GPT, 4, 8);
+    how = (zf_training){.fuse.without = "all"};
+    check_model(t, GPT, 2, 4);
+    heads = 4;
+}
+
+/* The ranks of `several` have parts of the tokens between layers. */
+static void check_parts_of_tokens(test *t, const char *text, const layout *l)
+{
+    const size_t size = 1 << 20;
+    char *its = malloc(size);
+    CHECK(t, its);
+    test_defer(t, free, its);
+    test_defer(t, team_end, &several);
+    if (!make(t, &several, text, l)) return;
+    zf_graph_text(several.members[0].graph, its, size);
+    CHECK(t, strstr(its, "over=tensor order=tree dim=1}") && strstr(its, "residual_norm"));
+    team_end(&several);
+}
+
+/* Between layers ranks have parts of the tokens: at each number of ranks. */
+static void check_tokens(test *t, kind of, int32_t tensor, int32_t sections, int stage)
+{
+    const layout l = {.tensor = tensor, .sections = sections, .data = stage < 0 ? 1 : 2,
+                      .stage = stage};
+    char *text = model_text(of, stage < 0 ? BATCH : BATCH / 2);
+    test_defer(t, free, text);
+    check_parts_of_tokens(t, text, &l);
+    if (!t->failed) check_layout(t, text, &l, 20);
+}
+
+TEST_ONCE(tensor_parts_of_tokens)
+{
+    tokens = 16, heads = 8, heads_of_keys = width = 4;
+    how = (zf_training){.clip = 0.05};
+    check_tokens(t, BERT, 2, 8, -1);
+    check_tokens(t, GPT, 8, 8, -1);
+    words = 64;
+    check_tokens(t, GPT, 4, 8, -1);
+    check_tokens(t, LLAMA_TIED, 2, 4, -1);
+    how.precision.dtype = ZF_BF16;
+    check_tokens(t, LLAMA, 4, 4, -1);
+    tokens = TOKENS, heads = 4, heads_of_keys = 2, width = 8, words = VOCAB;
+}
+
+/* Where two ranks, or four, have each head of keys. */
+TEST_ONCE(tensor_parts_of_tokens_copies)
+{
+    tokens = 16, heads = 8, width = 4;
+    how = (zf_training){.clip = 0.05};
+    check_tokens(t, LLAMA, 4, 4, -1);
+    heads_of_keys = 1;
+    check_tokens(t, LLAMA, 4, 4, -1);
+    tokens = TOKENS, heads = 4, heads_of_keys = 2, width = 8;
+}
+
+/* Their dropout has one rank's masks, element for element; also in norms. */
+TEST_ONCE(tensor_parts_of_tokens_dropout)
+{
+    dropout = 0.2, tokens = 16;
+    how = (zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS};
+    check_tokens(t, BERT, 4, 4, -1);
+    how = (zf_training){.precision.dtype = ZF_BF16};
+    check_tokens(t, GPT, 2, 4, -1);
+    dropout = 0, tokens = TOKENS;
+}
+
+/* With ranks along data, micro-batches, and each stage of ZeRO. */
+TEST_ONCE(tensor_parts_of_tokens_with_zero)
+{
+    how = (zf_training){.zero.micro_batches = 4, .clip = 0.05};
+    for (int stage = 0; stage <= 3 && !t->failed; stage++)
+        check_tokens(t, stage % 2 ? GPT : LLAMA, 2, 2, stage);
+}
+
+/* Factors of adapters are on tokens, or of layers. */
+TEST_ONCE(tensor_parts_of_tokens_lora)
+{
+    how = (zf_training){.lora = {.rank = 4}};
+    check_tokens(t, LLAMA, 2, 4, -1);
 }
 
 /* Factors of an adapter are cut where their weight is, or equal on all ranks. */
@@ -707,6 +800,17 @@ TEST_ONCE(tensor_refusals)
                  "%3 = bucket %1, %2 {at=[0,1024] size=2048} : f32[2048]~tensor\n"
                  "%4 = squares %3 {unit=4 blocks=[0,1,1,2]} : f64[34]\noutput %4 \"y\"\n",
                  "blocks are of what is cut over tensor and of what is equal");
+    how = (zf_training){.tensor = 2, .sequence = "ring"};
+    check_refused(t, text,
+                  "zf_passes: sequence is \"ring\"; it must be \"tensor\" or \"none\"");
+    how = (zf_training){.sequence = "tensor"};
+    check_refused(t, text,
+                  "zf_passes: sequence says what ranks along tensor have: it must be left out "
+                  "without tensor and sections.tensor");
+    how = (zf_training){.tensor = 2, .sections.tensor = 8, .sequence = "tensor"};
+    check_refused(t, text,
+                  "zf_cut: sequences of 8 tokens, dimension 1 of the first input that has one, are "
+                  "not cut into 8 sections of 2 tokens or more: tokens=whole leaves them whole");
     while (strlen(without) < 1100) strcat(without, "chain,");
     how = (zf_training){.tensor = 2, .fuse.without = without};
     check_refused(t, text, "zf_fuse: without is too long");

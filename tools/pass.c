@@ -189,8 +189,12 @@ static void run_divide(call *c)
 
 static void run_cut(call *c)
 {
-    const zf_cut_desc d = {.parts = (int32_t)take_number(c, "parts"),
-                           .sections = (int32_t)take_number(c, "sections")};
+    static const char *const tokens[] = {"fit", "cut", "whole"};
+    zf_cut_desc d = {.parts = (int32_t)take_number(c, "parts"),
+                     .sections = (int32_t)take_number(c, "sections")};
+    const char *const given = take_value(c, "tokens");
+    for (int k = 0; given && k < 3; k++)
+        if (!strcmp(given, tokens[k])) d.tokens = (zf_cut_tokens)k;
     if (ready(c)) ran(c, zf_cut(c->graph, &d));
 }
 
@@ -393,7 +397,7 @@ static const pass passes[] = {
      run_precision},
     {"fuse", "", "merge nodes into fused ones; near misses are printed as comments", run_fuse},
     {"divide", "[sections=N]", "the head of a loss is in sections, which cut shares", run_divide},
-    {"cut", "[parts=N] [sections=N]",
+    {"cut", "[parts=N] [sections=N] [tokens=fit|cut|whole]",
      "ranks along tensor share layers: heads, and pairs of products",
      run_cut},
     {"context", "[parts=N] [sections=N]", "ranks along context share sequences, each a piece of all",

@@ -144,6 +144,25 @@ static void zfi_context_keep(zfi_dealing *c, int32_t id)
     zfi_push(&g->memory, g->order, id);
 }
 
+/* The sum of ranks, of which each takes its tokens; one of some ranks, which is equal on all of these, is
+ * made before. */
+static void zfi_context_scatter(zfi_dealing *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    zfi_tokens *y = &c->at[id];
+    const bool runs = zfi_has_runs(y), all = ZF_INT(&g->nodes[id], all_reduce, over) == c->over;
+    const zf_attribute ranks = {.i = c->d.parts}, over = {.i = c->over},
+                       dim = {.i = zfi_apart_dim(y, y->dim)};
+    int32_t x = all ? g->nodes[id].args[0] : id;
+    if (!all) zfi_push(&g->memory, g->order, id);
+    x = zfi_deal_reshape(g, x, runs ? zfi_apart_shape(y) : y->shape);
+    if (x && all)
+        x = zfi_append_nodes(g, reduce_scatter, zfi_with(ranks, over, {.i = 1}, dim), x);
+    else if (x) x = zfi_append_nodes(g, part, zfi_with(ranks, over, dim), x);
+    y->id = zfi_deal_reshape(g, x, zfi_part_shape(y->shape, y->dim, c->d.parts));
+    if (y->id && all) zfi_replace(g, id, y->id);
+}
+
 static void zfi_context_node(zfi_dealing *c, int32_t id)
 {
     zf_graph *g = c->graph;
@@ -151,7 +170,9 @@ static void zfi_context_node(zfi_dealing *c, int32_t id)
     zfi_tokens *y = &c->at[id];
     g->in_update = node->update, g->scope = node->scope;
     if (zfi_has(g, id, ZF_OP_LEAF)) y->cut = ZFI_UNDEALT;
+    c->back = c->forward && !c->forward[id];
     if (y->by_letter) zfi_context_cut(c, id);
+    else if (y->completes) zfi_context_scatter(c, id);
     else if (node->op == ZF_OP_saved && c->at[node->args[0]].by_letter) zfi_context_saved(c, id);
     else if (y->flat) zfi_context_form(c, id, node->args[0]);
     else if (node->op == ZF_OP_reshape && !y->of && y->cut >= 0)
@@ -182,8 +203,8 @@ static void zfi_context_run(zfi_dealing *c)
         c->at[id].dim = -1, c->at[id].cut = ZFI_UNDEALT, c->at[id].shaped = -1;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status; i++) zfi_tokens_see(c, order[i]);
     if (g->error.status || g->memory.failed) return;
-    if (c->d.parts > 1)
-        g->axes.axis[g->axes.count++] = (zfi_other_axis){ZF_OVER_CONTEXT, c->d.parts};
+    if (c->d.parts > 1 && zfi_axis_at(&g->axes, c->over) < 0)
+        g->axes.axis[g->axes.count++] = (zfi_other_axis){c->over, c->d.parts};
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
         const bool update = g->nodes[order[i]].update;
@@ -229,7 +250,7 @@ static zf_status zfi_check_context(zfi_dealing *c)
 
 ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
 {
-    zfi_dealing c = {.graph = g};
+    zfi_dealing c = {.graph = g, .over = ZF_OVER_CONTEXT};
     const char *scope;
     zf_status status = zfi_enter(g, "zf_context", 0, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     if (status) return status;

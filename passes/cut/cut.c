@@ -15,7 +15,7 @@
  * over a cut dimension is a balanced tree over `sections`, of which a rank has a part
  * (base/tree.c): the bits are those of any number of ranks with as many sections. What can be cut
  * for one rank is cut for all numbers, or is an error: which sums have sections does not depend on
- * the ranks. */
+ * the ranks. Between these layers each rank has a part of the tokens (sequence.c). */
 
 static void zfi_parallel_run(zfi_parallel *c)
 {
@@ -31,6 +31,7 @@ static void zfi_parallel_run(zfi_parallel *c)
     if (!zfi_parallel_choose(c)) zfi_parallel_none(c);
     if (!g->error.status) zfi_parallel_units(c);
     if (!g->error.status) zfi_parallel_rewrite(c);
+    if (!g->error.status && c->d.tokens != ZF_TOKENS_WHOLE) zfi_sequence(c);
 }
 
 static const zf_option zfi_sections_options[] = {
@@ -41,6 +42,7 @@ static const zf_option zfi_sections_options[] = {
 static const zf_option zfi_cut_options[] = {
     ZF_OPTION(zf_cut_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_cut_desc, COUNT, sections, 0, "[0,1048576]", .flag = ""),
+    ZF_OPTION(zf_cut_desc, CHOICE, tokens, 0, "fit|cut|whole", .flag = ""),
     {.name = NULL}};
 
 ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
@@ -62,6 +64,7 @@ ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_parallel_norms(g);
+    if (c.d.tokens != ZF_TOKENS_WHOLE) zfi_drop_apart(g);
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count * ZF_MAX_RANK, sizeof *c.at);
     c.next = zfi_calloc(&g->memory, (size_t)c.count * ZF_MAX_RANK, sizeof *c.next);

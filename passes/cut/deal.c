@@ -1,10 +1,11 @@
-/* Dealing: a value in another way on the ranks along context, by the one exchange that makes it.
+/* Dealing: a value in another way on the ranks along an axis, by the one exchange that makes it.
  *
  *     whole -> cut at d        part                cut at d -> whole       all_gather
  *     cut at d -> cut at e     all_to_all          of an input             the input itself
  *
  * A dimension of several sequences, one after the other, is exchanged as two; a reshape, as what it is
- * a reshape of. Each way is made once. */
+ * a reshape of. Each way is made once; between layers that ranks along tensor share, once in each
+ * half of the step, so that what is gathered is not kept for the backward pass. */
 
 /* The shape of a value, with the dimension of tokens as two: sequences, and tokens of one. */
 static zf_shape zfi_apart_shape(const zfi_tokens *v)
@@ -42,7 +43,7 @@ static int32_t zfi_deal_reshape(zf_graph *g, int32_t x, zf_shape shape)
 static int32_t zfi_deal_exchange(zfi_dealing *c, int32_t x, int32_t from, int32_t to, zf_shape whole)
 {
     zf_graph *g = c->graph;
-    const zf_attribute ranks = {.i = c->d.parts}, over = {.i = ZF_OVER_CONTEXT};
+    const zf_attribute ranks = {.i = c->d.parts}, over = {.i = c->over};
     if (from < 0) return zfi_append_nodes(g, part, zfi_with(ranks, over, {.i = to}), x);
     if (to >= 0)
         return zfi_append_nodes(g, all_to_all, zfi_with(ranks, over, {.i = to}, {.i = from}), x);
@@ -76,23 +77,26 @@ static int32_t zfi_deal_form(zfi_dealing *c, int32_t v, int32_t dim)
     if (dim >= 0 && dim == y->dim) from = x->dim;
     else if (dim >= 0)
         from = zfi_spread_place(&x->shape, zfi_span(&y->shape, dim, y->shape.rank), &run);
-    if ((dim >= 0 && from < 0) || run) return zfi_deal_again(c, v, dim);
+    if ((dim >= 0 && from < 0) || run) return c->d.parts > 1 ? zfi_deal_again(c, v, dim)
+                                                         : y->id          ? y->id : v;
     return zfi_deal_reshape(c->graph, zfi_deal(c, y->of, from),
                             zfi_part_shape(y->shape, dim, c->d.parts));
 }
 
-/* The node that has v cut at dimension `dim`, or whole. */
+/* The node that has v cut at dimension `dim`, or whole. The backward pass reshapes by itself, on one
+ * rank as on several, since zf_fuse may recompute what it reads (the rewrite `invert`). */
 static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim)
 {
     zfi_tokens *x = &c->at[v];
+    const bool reshapes = c->back && x->of && c->forward[v];
     int32_t made;
-    if (x->cut == dim || c->d.parts == 1) return x->id ? x->id : v;
+    if (x->cut == dim || (c->d.parts == 1 && !reshapes)) return x->id ? x->id : v;
     for (int k = 0; k < 2; k++)
-        if (x->as[k] && x->as_cut[k] == dim) return x->as[k];
+        if (x->as[k] && x->as_cut[k] == dim && x->as_back[k] == c->back) return x->as[k];
     made = x->of ? zfi_deal_form(c, v, dim) : zfi_deal_again(c, v, dim);
     for (int k = 0; k < 2; k++)
-        if (!x->as[k]) {
-            x->as[k] = made, x->as_cut[k] = (int8_t)dim;
+        if (!x->as[k] || x->as_back[k] != c->back) {
+            x->as[k] = made, x->as_cut[k] = (int8_t)dim, x->as_back[k] = c->back;
             break;
         }
     return made;
@@ -152,6 +156,6 @@ static int32_t zfi_sum_sections(zfi_dealing *c, int32_t *pieces, int32_t count, 
     x = pieces[0];
     if (c->d.parts > 1)
         x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
-                          zfi_with({.i = c->d.parts}, {.i = ZF_OVER_CONTEXT}, {.i = 1}));
+                          zfi_with({.i = c->d.parts}, {.i = c->over}, {.i = 1}));
     return zfi_parallel_cast(g, x, dtype);
 }

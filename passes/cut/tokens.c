@@ -1,5 +1,6 @@
-/* Tokens: how zf_context has each value on the ranks along context, and how each node is cut. All
- * shapes are those of the whole graph, which does not change here.
+/* Tokens: how zf_context has each value on the ranks along context, or zf_cut between two layers on
+ * those along tensor, and how each node is cut. All shapes are those of the whole sequences; the
+ * graph does not change here.
  *
  *     cut at its tokens       what rows of tokens are computed by: most of a model
  *     cut at another one      attention: heads, of all tokens
@@ -18,6 +19,8 @@ typedef struct zfi_tokens {
     bool by_letter;   /* the node is cut by a letter: `wants`, `divided` and `shaped` are set */
     bool sums;        /* its value is a part of a sum */
     bool bare;        /* it is a product that sums over tokens, which becomes one with sections */
+    bool light;       /* it is made of inputs alone: each rank has all of it */
+    bool completes;   /* it adds what ranks have of a sum, and gives each its tokens */
     int32_t wants;    /* where c->wants has the dimensions of its operands, as `cut` */
     uint32_t divided; /* attributes that are those of a part */
     int32_t shaped;   /* the attribute that is the shape of its result; -1 */
@@ -27,13 +30,19 @@ typedef struct zfi_tokens {
     int32_t id;       /* the node that has it as `cut` says; 0: its own */
     int32_t as[2];    /* nodes that have it in other ways */
     int8_t as_cut[2];
+    bool as_back[2];  /* for the backward pass */
     int32_t pieces, piece; /* of a node in sections: how many, and where c->pieces has them */
 } zfi_tokens;
 
 typedef struct zfi_dealing {
     zf_graph *graph;
     zf_context_desc d;
+    int32_t over;     /* the axis */
     int64_t sequence; /* its tokens */
+    /* Between layers that ranks along tensor share; else NULL. By node: it is of such a layer, which
+     * takes whole sequences; its value is complete once ranks have added it; the loss depends on it */
+    bool *layer, *sum, *forward;
+    bool back; /* what is dealt now is for the backward pass */
     zfi_tokens *at;   /* by node */
     int8_t *wants;
     int32_t *pieces;
@@ -170,6 +179,23 @@ static void zfi_tokens_give(zfi_dealing *c, const zfi_node *node, const zfi_cuts
     }
 }
 
+/* The node adds up more over the letter than it reads: to gather that is less. */
+static bool zfi_sum_is_larger(const zfi_dealing *c, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    int64_t most = 0;
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
+        if (zfi_has_letter(cuts, k, l))
+            most = zfi_max(most, zfi_node_count(&g->nodes[node->args[k]]));
+    for (int32_t v = ZFI_CUT_RESULT; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(g, id, v);
+        if (value && zfi_cut_sums(cuts, l, v) && zfi_node_count(&g->nodes[value]) > most)
+            return true;
+    }
+    return false;
+}
+
 /* ---------------------------------------------------------------------------------- each node */
 
 /* Chooses the letter by which the node is cut. */
@@ -177,18 +203,71 @@ static int32_t zfi_tokens_choose(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
 {
     const zfi_node *node = &c->graph->nodes[id];
     const bool plain = zfi_tokens_cuts(c, id, false, cuts);
-    int32_t l = plain ? zfi_letter_of_all(c, node, cuts) : -1;
+    int32_t l = plain && !c->layer ? zfi_letter_of_all(c, node, cuts) : -1;
     if (l >= 0) return l;
     l = plain ? zfi_letter_of_tokens(c, node, cuts) : -1;
     if (l < 0 && zfi_tokens_cuts(c, id, true, cuts)) {
         l = zfi_letter_of_tokens(c, node, cuts);
         c->at[id].bare = l >= 0;
     }
-    if (l >= 0) {
-        zfi_tokens_give(c, node, cuts, l);
-        return l;
-    }
+    if (l >= 0 && c->layer && zfi_sum_is_larger(c, id, cuts, l)) l = -1, c->at[id].bare = false;
+    if (l >= 0) zfi_tokens_give(c, node, cuts, l);
+    if (l >= 0 || c->layer) return l;
     return zfi_tokens_cuts(c, id, false, cuts) ? zfi_letter_of_heads(c, node, cuts) : -1;
+}
+
+/* ----------------------------------------------------------------------------- between layers */
+
+/* A value of inputs and constants alone. */
+static bool zfi_is_light(const zfi_dealing *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    bool light = node->op != ZF_OP_param && node->op != ZF_OP_state && !node->update;
+    for (int32_t k = 0; k < node->arg_count; k++) light = light && c->at[node->args[k]].light;
+    return light;
+}
+
+/* The node is computed where the tokens are: it is of no layer that ranks share, and reads a part of
+ * them, or has inputs meet something else. */
+static bool zfi_is_on_tokens(const zfi_dealing *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    bool cut = false, input = false, other = false;
+    double value;
+    if (c->layer && c->layer[id]) return false;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_tokens *x = &c->at[node->args[k]];
+        cut |= x->cut != ZFI_UNDEALT, input |= x->light && x->dim >= 0;
+        other |= !x->light && !zfi_uniform(c->graph, node->args[k], &value);
+    }
+    return cut || (input && other);
+}
+
+/* Where the values of a node that is whole have tokens. */
+static void zfi_tokens_whole(zfi_dealing *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    zfi_cuts cuts;
+    if (!zfi_tokens_cuts(c, id, false, &cuts)) return;
+    zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT, &c->at[id]);
+    for (int32_t k = 0; k < ZF_MAX_SAVED; k++) {
+        zfi_tokens *s = &c->at[node->saved[k]];
+        if (!node->saved[k]) continue;
+        s->shape = c->graph->nodes[node->saved[k]].shape;
+        zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT + 1 + k, s);
+    }
+}
+
+/* A sum that is complete: of its tokens each rank takes a part. */
+static void zfi_tokens_complete(zfi_dealing *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    zfi_tokens *y = &c->at[id];
+    if (c->d.parts > 1) y->dim = c->at[node->args[0]].dim, y->run = c->at[node->args[0]].run;
+    if (y->dim < 0 || y->cut != ZFI_UNDEALT || y->run % c->d.sections ||
+        y->run <= c->d.sections)
+        return;
+    y->cut = y->dim, y->completes = c->d.parts > 1;
 }
 
 /* An operand is cut at its tokens. */
@@ -226,12 +305,15 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
     const zfi_node *node = &c->graph->nodes[id];
     zfi_tokens *y = &c->at[id];
     zfi_cuts cuts;
-    bool cut = false;
     int32_t l;
-    for (int32_t k = 0; k < node->arg_count; k++) cut |= c->at[node->args[k]].cut != ZFI_UNDEALT;
-    if (!cut || node->update || zfi_has(c->graph, id, ZF_OP_EFFECT)) return;
+    if (node->update || zfi_has(c->graph, id, ZF_OP_EFFECT)) return;
+    if (!zfi_is_on_tokens(c, id)) {
+        if (c->layer) zfi_tokens_whole(c, id);
+        return;
+    }
     l = zfi_tokens_choose(c, id, &cuts);
-    if (l < 0) zfi_tokens_refuse(c, id);
+    if (l < 0 && c->layer) zfi_tokens_whole(c, id);
+    if (l < 0 && !c->layer) zfi_tokens_refuse(c, id);
     if (l < 0 && !zfi_tokens_cuts(c, id, false, &cuts)) return;
     zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT, y);
     if (l < 0) return;
@@ -289,11 +371,13 @@ static void zfi_tokens_see(zfi_dealing *c, int32_t id)
     if (node->op == ZF_OP_saved) return; /* with what saves it */
     if (zfi_has(g, id, ZF_OP_LEAF)) {
         if (node->op == ZF_OP_input && node->shape.rank > 1 && node->shape.dims[1] == c->sequence)
-            y->dim = y->cut = 1, y->run = c->sequence;
+            y->dim = 1, y->cut = c->layer ? ZFI_UNDEALT : 1, y->run = c->sequence;
     } else if (like && node->op == ZF_OP_slice) y->flat = like;
     else if (like) zfi_tokens_flat(c, id, like);
     else if (node->op == ZF_OP_reshape && !node->update) {
         y->of = node->args[0];
         zfi_tokens_reshape(y, &c->at[y->of]);
     } else zfi_tokens_decide(c, id);
+    y->light = c->layer && zfi_is_light(c, id);
+    if (c->layer && c->sum[id]) zfi_tokens_complete(c, id);
 }

@@ -2,7 +2,8 @@
  * (ops/chain.c). All have one type, of at least ZFI_CHAIN_LEAST elements. Nothing else reads an
  * operand that is merged; it is no output, gradient or saved value. Between the merged nodes there
  * are only leaves, views and members of the chain, so that no value lives longer than before. The
- * update section does not change, nor do sums over ranks that are still to be made.
+ * update section does not change, nor do sums over ranks that are still to be made, nor dropout of
+ * what ranks share.
  *
  * bits: equal in f32 and f64. In bf16 and f16 only the chain's result is rounded
  *
@@ -30,6 +31,7 @@ static bool zfi_can_chain(const zf_graph *g, int32_t id)
     if (node->update || node->spread.sum || !zfi_is_float(node->dtype) || zfi_code_of(node) < 0 ||
         zfi_node_count(node) < ZFI_CHAIN_LEAST)
         return false;
+    if (node->op == ZF_OP_dropout && zfi_spread_cut(&node->spread)) return false;
     for (int k = 0; k < ZF_MAX_SAVED; k++)
         if (node->saved[k]) return false;
     for (int32_t k = 0; k < node->arg_count; k++) {

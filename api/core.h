@@ -419,6 +419,11 @@ ZF_BUILDER void zf_unstack(zf_tensor x, int32_t axis, int32_t count, zf_tensor *
 ZF_BUILDER zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
 /* The transpose of broadcast: sums the elements that it repeats */
 ZF_BUILDER zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
+/* The rows of all `ranks` ranks along data for the same micro-batch, [ranks * dims[0], ...], those
+ * of rank 0 first: for losses over the global batch. A row's gradient is the sum of those by the
+ * losses of all ranks. 1: x itself. zf_zero with this world must follow, on ranks that are no mesh
+ * of nodes. Any dtype; rank 1 or more. */
+ZF_BUILDER zf_tensor zf_all_gather(zf_tensor x, int64_t ranks);
 
 typedef struct zf_matmul_desc {
     bool transpose_a, transpose_b; /* of the last two dimensions */

@@ -112,6 +112,8 @@
     /* shape */                                                                                    \
     X(reshape, 1, 1, A(reshape, shape, l))                                                         \
     X(stop_gradient, 1, 1, B(stop_gradient, UNARY))                                                \
+    X(gather_examples, 1, 1, A(gather_examples, ranks, i))                                         \
+    X(scatter_examples, 1, 1, A(scatter_examples, ranks, i))                                       \
     X(slice, 1, 1, A(slice, axis, i) A(slice, start, i) A(slice, stop, i))                         \
     X(pad, 1, 1, A(pad, axis, i) A(pad, before, i) A(pad, after, i))                               \
     X(transpose, 1, 1, A(transpose, order, l))                                                     \
@@ -237,7 +239,7 @@
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
       A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))      \
       A(reduce_scatter, order, e(ranks|tree))                                                      \
-      A(reduce_scatter, dim, i))                                                                   \
+      A(reduce_scatter, dim, i) A(reduce_scatter, examples, b))                                    \
     X(all_reduce, 1, 2, A(all_reduce, world, i)                                                    \
       A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
       A(all_reduce, order, e(ranks|tree)))                                                         \

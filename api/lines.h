@@ -59,6 +59,7 @@
 #define zf_unstack(x, ...) zf_unstack(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_broadcast(x, ...) zf_broadcast(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_sum_to(x, ...) zf_sum_to(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_all_gather(x, ...) zf_all_gather(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_matmul(x, ...) zf_matmul(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_matmul_ex(x, ...) zf_matmul_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_conv2d(x, ...) zf_conv2d(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -172,6 +173,7 @@
 #undef zf_unstack
 #undef zf_broadcast
 #undef zf_sum_to
+#undef zf_all_gather
 #undef zf_matmul
 #undef zf_matmul_ex
 #undef zf_conv2d

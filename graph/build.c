@@ -766,6 +766,13 @@ ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape)
 
 /* -------------------------------------------------------------- products and reductions */
 
+ZF_API zf_tensor zf_all_gather(zf_tensor x, int64_t ranks)
+{
+    if (!zf_valid(x)) return zfi_invalid(x, "gather_examples");
+    if (ranks == 1 && zf_tensor_shape(x).rank) return x;
+    return zfi_op(gather_examples, zfi_with({.i = ranks}), x);
+}
+
 ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc)
 {
     zf_matmul_desc d = {.sections = 0};

@@ -35,6 +35,9 @@
  *     and updates are cut, are the graph's; or one, which sums over micro-batches alone
  *   - where the ranks are a mesh, gathers and sums are over one axis after the other, in the order
  *     of base/mesh.c
+ *   - a reduce_scatter of examples (attribute examples), whose result is this rank's own as other
+ *     activations' gradients, reads what is whole and no sum yet, and needs no accumulator: it is no
+ *     sum of a gradient of parameters, and no update takes it for one
  *   - a sum of parts adds one part from each rank of the group in which they were exchanged
  *   - a shard along a dimension (attribute dim of its collective) is gathered along that one, and
  *     is updated nowhere, nor written into what outlives a step: shards of buckets are flat
@@ -121,10 +124,17 @@ static bool zfi_is_over_other(const zf_graph *g, const zfi_node *node)
            zfi_is_other_axis(ZF_INT(node, all_gather, over));
 }
 
+/* The node gives each rank the gradients of its own examples, summed over the ranks. */
+static bool zfi_scatters_examples(const zfi_node *node)
+{
+    return node->op == ZF_OP_reduce_scatter && ZF_INT(node, reduce_scatter, examples);
+}
+
 /* The node is a sum over ranks along data: a collective, or one of exchanged parts. */
 static bool zfi_is_sum(const zfi_node *node)
 {
-    return (zfi_reduces(node->op) && !zfi_is_other_axis(ZF_INT(node, all_gather, over))) ||
+    return (zfi_reduces(node->op) && !zfi_is_other_axis(ZF_INT(node, all_gather, over)) &&
+            !zfi_scatters_examples(node)) ||
            node->op == ZF_OP_dequantize_sum;
 }
 
@@ -248,6 +258,8 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
     const uint8_t axes = zfi_axes_at(r, node), all = zfi_all_axes(r->graph);
     zfi_stand s = zfi_stand_like(r, node->args[0]);
     s.parts = 0;
+    if (axes && zfi_scatters_examples(node))
+        return (zfi_stand){.bits = (uint8_t)((s.bits & ZFI_BATCH) | ZFI_OTHER), .cause = id};
     if (axes) s.at = s.of = 0;
     if (axes && node->op == ZF_OP_all_gather) {
         if (!(s.bits & ZFI_SHARD)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
@@ -498,6 +510,21 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     else if (onto && to->used)
         zfi_verify_fail(g, id, "%%%d accumulates %%%d already", (int)node->args[1], (int)to->used);
     if (onto) to->used = id;
+}
+
+static void zfi_check_scattered(const zfi_ranks *r, int32_t id)
+{
+    const zfi_node *node = &r->graph->nodes[id];
+    const zfi_stand *x = &r->at[node->args[0]];
+    if (x->bits & ZFI_SHARD)
+        zfi_verify_fail(r->graph, id,
+                        "%%%d is this rank's shard: ranks would add different elements",
+                        (int)node->args[0]);
+    else if (x->sums)
+        zfi_verify_fail(r->graph, id, "%%%d has been summed over the ranks already",
+                        (int)node->args[0]);
+    else if (node->update)
+        zfi_verify_fail(r->graph, id, "the update section has no examples");
 }
 
 /* Checks a collective that writes a whole bucket from the ranks' shards. */
@@ -987,6 +1014,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (node->op == ZF_OP_dequantize_sum) zfi_check_parts(r, id);
     if (zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_is_sum(node)) zfi_check_turn(r, id);
     if (zfi_is_sum(node)) zfi_check_sum(r, id);
+    if (zfi_scatters_examples(node)) zfi_check_scattered(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
     if (node->op == ZF_OP_delay) zfi_check_delay(r, id);

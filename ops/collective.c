@@ -16,6 +16,9 @@
  *          release %9      no node below reads %9
  *          wait %9         %9, made on a queue of its own, is complete
  *
+ *     %9 = reduce_scatter %8 {world=4 examples=true} : f32[12]   of gradients of examples: the
+ *                                                                sum's rows of this rank, its own
+ *
  *     %9 = all_gather %8 {world=2 dim=1} : f32[8,6]      of f32[8,3]: side by side along dim 1
  *     %9 = reduce_scatter %8 {world=2 dim=1} : f32[8,3]  of f32[8,6]: the sum's half of dim 1
  *     %9 = all_to_all %8 {world=2 dim=1 from=0} : f32[8,3]   of f32[4,6], a half of dim 0: the
@@ -91,6 +94,10 @@ static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
     zf_status status = zfi_infer_collective(c);
     const int64_t dim = ZF_INT(c, reduce_scatter, dim), world = ZF_INT(c, reduce_scatter, world);
     if (!status) status = zfi_infer_dim(c, dim, world);
+    if (!status && ZF_INT(c, reduce_scatter, examples) &&
+        (dim || c->arg_count > 1 || zfi_is_other_axis(ZF_INT(c, reduce_scatter, over))))
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                "examples are flat, along data, and nothing accumulates them");
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     if (dim) {

@@ -732,6 +732,8 @@ static zf_status zfd_cuda_sum_to(const zf_launch *l)
 
 ZFD_KERNEL(reshape, zfd_cuda_reshape, NULL)
 ZFD_KERNEL(stop_gradient, zfd_cuda_reshape, NULL)
+ZFD_KERNEL(gather_examples, zfd_cuda_reshape, NULL)
+ZFD_KERNEL(scatter_examples, zfd_cuda_reshape, NULL)
 ZFD_KERNEL(slice, zfd_cuda_slice, NULL)
 ZFD_KERNEL(pad, zfd_cuda_pad, NULL)
 ZFD_KERNEL(transpose, zfd_cuda_transpose, NULL)

@@ -853,6 +853,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     int32_t most = 1;
     if (!status && g->repeats) status = zfi_settle(g);
     if (!status) status = zfi_check_wanted(g);
+    if (!status) status = zfi_check_gathered(g);
     if (status || (status = zfi_settle_sets(g))) return status;
     d.host = zfi_host_backend(d.backend, d.host);
     p.nodes = (size_t)zfi_len(g->nodes);

@@ -2,6 +2,7 @@
  * steps and the parameters after them, and the same bits on one rank and on four at stage 3. */
 #define MODEL_WITHOUT_MAIN
 #include "../examples/models/autoencoder.c"
+#include "../examples/models/clip.c"
 #include "../examples/models/cnn.c"
 #include "../examples/models/diffusion.c"
 #include "../examples/models/encoder_decoder.c"
@@ -151,7 +152,9 @@ static void check_params(test *t, session *s, session *same)
     }
 }
 
-static void check_model(test *t, const model *m)
+/* The model on one rank, on four at stage 3, and in parts, whose bits are those of the four: as
+ * micro-batches of one rank; or, where a loss is of the examples of all ranks, on four at stage 0. */
+static void check_model_in(test *t, const model *m, session parted)
 {
     static session whole, parts, ranks;
     float losses[3][STEPS];
@@ -163,7 +166,7 @@ static void check_model(test *t, const model *m)
     golden = open_file(t, path);
     if (!golden) return;
     whole = (session){.model = m, .golden = golden, .world = 1, .micro = 1};
-    parts = (session){.model = m, .golden = golden, .world = 1, .micro = PARTS};
+    parts = parted, parts.model = m, parts.golden = golden;
     ranks = (session){.model = m, .golden = golden, .world = PARTS, .micro = 1, .stage = 3};
     test_defer(t, close_session, &whole);
     test_defer(t, close_session, &parts);
@@ -182,6 +185,11 @@ static void check_model(test *t, const model *m)
     check_params(t, &ranks, &parts);
 }
 
+static void check_model(test *t, const model *m)
+{
+    check_model_in(t, m, (session){.world = 1, .micro = PARTS});
+}
+
 TEST_ONCE(models_gru_is_that_of_pytorch) { check_model(t, &gru); }
 TEST_ONCE(models_cnn_is_that_of_pytorch) { check_model(t, &cnn); }
 TEST_ONCE(models_vit_is_that_of_pytorch) { check_model(t, &vit); }
@@ -189,3 +197,7 @@ TEST_ONCE(models_autoencoder_is_that_of_pytorch) { check_model(t, &autoencoder);
 TEST_ONCE(models_encoder_decoder_is_that_of_pytorch) { check_model(t, &encoder_decoder); }
 TEST_ONCE(models_two_towers_is_that_of_pytorch) { check_model(t, &two_towers); }
 TEST_ONCE(models_diffusion_is_that_of_pytorch) { check_model(t, &diffusion); }
+TEST_ONCE(models_clip_is_that_of_pytorch)
+{
+    check_model_in(t, &clip, (session){.world = PARTS, .micro = 1});
+}

@@ -206,6 +206,8 @@ static const op_case cases[] = {
     {"view", "f[7]", "view %1 {at=2 shape=[2,2]} : f[2,2]", EXACT, 0, 0, REFUSED},
     {"pack", "f[R,N]", "pack %1 {at=[0] size=S} : f[S]", EXACT, 0, 0, REFUSED},
     {"pack", "f[3,5] f[2]", "pack %1, %2 {at=[1,20] size=24} : f[24]", EXACT, 0, 0, REFUSED},
+    {"gather_examples", "f[R,N]", "gather_examples %1 {ranks=1} : f[R,N]", EXACT, 0, 0, 0},
+    {"scatter_examples", "f[R,N]", "scatter_examples %1 {ranks=1} : f[R,N]", EXACT, 0, 0, 0},
     {"slice", "f[R,N]", "slice %1 {axis=1 start=A stop=B} : f[R,C]", EXACT, 0, 0, 0},
     {"slice", "f[R,N]", "slice %1 {axis=0 start=E stop=F} : f[G,N]", EXACT, 0, 0, 0},
     {"slice", "f[2,R,N]", "slice %1 {axis=1 start=E stop=F} : f[2,G,N]", EXACT, 0, 0, 0},

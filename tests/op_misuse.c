@@ -211,6 +211,12 @@ static const struct {
      "blocks lists where ranges begin and end, ascending, within the 8 blocks"},
     {IN(1, "f32[8]") IN(2, "f32[16]") "%3 = all_gather %1, %2 {world=2} : f32[16]\n",
      "operand 1, the place of the result, must be: bucket f32[16]"},
+    {IN(1, "f32[]") "%2 = gather_examples %1 {ranks=2} : f32[2]\n",
+     "a scalar has no examples: they are the first dimension"},
+    {IN(1, "f32[6]") "%2 = scatter_examples %1 {ranks=4} : f32[1]\n",
+     "4 ranks do not divide the 6 examples"},
+    {IN(1, "f32[1048576,1048576]") "%2 = gather_examples %1 {ranks=2147483647} : f32[2]\n",
+     "elements are too many"},
     {IN(1, "f32[8]") "wait %1\n",
      "operand 0 must be a collective or a copy, not the result of input"},
     {IN(1, "f32[8]") "%2 = copy %1 {to=host} : f32[8] host\n" IN(

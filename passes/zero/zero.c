@@ -342,6 +342,10 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.mesh = zfi_is_mesh(zfi_mesh_along_data(z.d.world, z.d.nodes));
     z.once = zfi_sums_once(g, &z.d);
     z.shards = z.d.mics ? z.d.world / z.d.nodes : z.d.world;
+    zfi_gather_all_examples(&z);
+    g->scope = scope;
+    if (g->error.status || g->memory.failed)
+        return g->error.status ? g->error.status : zfi_graph_nomem(g);
     z.scaler = zfi_scaler_node(g, ZF_OP_loss_scale);
     z.nodes = (size_t)zfi_len(g->nodes);
     z.cut.unit = zfi_shard_unit(&z.d);

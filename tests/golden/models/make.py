@@ -199,6 +199,24 @@ class Cnn(nn.Module):
         return F.cross_entropy(self.head(x.mean((2, 3))), labels)
 
 
+class Clip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pixels, self.picture = nn.Conv2d(3, 12, 4, 4), nn.Linear(12, 8)
+        self.words, self.caption = nn.Embedding(19, 12), nn.Linear(12, 8)
+        self.places = nn.Parameter(torch.randn(6, 12) * 0.3)
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
+
+    def forward(self, picture, caption):
+        def unit(x):
+            return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
+
+        seen = unit(self.picture(F.gelu(self.pixels(picture)).mean((2, 3))))
+        read = unit(self.caption(F.gelu(self.words(caption) + self.places).mean(1)))
+        scores, right = self.logit_scale.exp() * seen @ read.T, torch.arange(len(seen))
+        return (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2
+
+
 def words(below, *shape):
     return torch.randint(0, below, (BATCH, *shape))
 
@@ -221,6 +239,7 @@ MODELS = {
     ),
     "diffusion": (Diffusion, lambda: {"x": numbers(8), "noise": numbers(8), "time": words(50)}),
     "cnn": (Cnn, lambda: {"image": numbers(3, 9, 9), "labels": words(5)}),
+    "clip": (Clip, lambda: {"picture": numbers(3, 8, 8), "caption": words(19, 6)}),
 }
 
 

@@ -364,6 +364,7 @@ ZFI_PLAIN_BEGINS
 #include "nn/block.c"
 #include "nn/moe.c"
 #include "nn/train.c"
+#include "nn/watch.c"
 #include "nn/fit.c"
 #include "nn/check.c"
 #include "nn/report/metrics.c"

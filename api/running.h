@@ -950,6 +950,26 @@ typedef struct zf_nn_field {
     const void *data;
 } zf_nn_field;
 
+typedef enum zf_nn_metric_kind {
+    ZF_NN_MEAN,
+    ZF_NN_EXP /* the exponential of the mean: the perplexity, of a loss in nats */
+} zf_nn_metric_kind;
+
+/* A number that a fit reports besides the loss: of an output that the model makes (zf_output), a
+ * scalar f32 that is a mean over the examples, or over labelled rows (zf_ratio_of). */
+typedef struct zf_nn_metric {
+    const char *name;   /* "accuracy" */
+    const char *output; /* NULL: as `name`; "loss": the loss */
+    zf_nn_metric_kind kind;
+} zf_nn_metric;
+
+enum { ZF_NN_METRICS = 4 };
+
+/* The share of labelled rows whose largest logit is the label's: logits [..., classes], float, and
+ * labels i32 or i64 [...], of which -100 is none. f32, a ratio of sums, without a gradient; 0 of no
+ * rows. */
+ZF_API zf_tensor zf_nn_accuracy(zf_tensor logits, zf_tensor labels);
+
 /* The progress of a fit. */
 typedef struct zf_nn_progress {
     int64_t epoch, step; /* 1, 2, ...; the step is the training's (zf_store_step_of) */
@@ -962,6 +982,10 @@ typedef struct zf_nn_progress {
     /* After the last step of an epoch the mean loss of the held-out examples, without dropout, over
      * rows as epoch_loss, so that it does not depend on `batch`; else NAN */
     double held_out;
+    double metrics[ZF_NN_METRICS];          /* of the epoch, as epoch_loss */
+    double held_out_metrics[ZF_NN_METRICS]; /* as held_out */
+    bool improved;      /* this epoch, which is done, is the best so far */
+    int64_t best_epoch; /* the best of those that are done; 0: none */
 } zf_nn_progress;
 
 enum { ZF_NN_FIELDS = 8 };
@@ -982,6 +1006,24 @@ typedef struct zf_nn_fit_desc {
     zf_training training; /* loss and lr aside; for one rank and without micro-batches */
     /* After each step; false ends the fit. May be NULL */
     bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);
+    zf_nn_metric metrics[ZF_NN_METRICS]; /* after the last one `name` is NULL */
+    /* The metric by which epochs are compared; NULL: the loss. Of the held-out examples, or where
+     * there are none of what was trained on. The smallest is the best, or with `larger` the largest;
+     * one that is better by no more than `least` is not. NaN never is */
+    const char *watch;
+    bool larger;
+    double least;
+    int64_t patience; /* the fit ends after so many epochs without a better one; 0: it does not */
+    /* A directory in which zf_save keeps the best epoch, with its value as a note
+     * (zf_nn_fit.value), from which a fit that goes on knows it; NULL: none */
+    const char *best;
+    /* Returns the rate of the next step, instead of `rate`, which is the schedule's. last: the
+     * progress of the last step of this call; its step is 0 before the first. May be NULL */
+    double (*rate)(void *user, const zf_nn_progress *last, double rate);
+    /* Takes a line without its end (zf_nn_progress_line), after each epoch and each line_every steps
+     * (0: none), before `report`. May be NULL */
+    void (*line)(void *user, const char *text);
+    int64_t line_every;
     zf_allocator allocator; /* of graphs and of a batch; {0}: the C library's */
     const zf_operator *operators; /* of the model's own, as zf_graph_desc.operators */
     int32_t operator_count;
@@ -991,6 +1033,10 @@ typedef struct zf_nn_fit_desc {
  * its number only, so a store that has done some steps (zf_load) goes on with the same bits. After
  * an error (*error may be NULL) the store is as after the last step that succeeded. */
 ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error);
+/* Writes to `text`, which it returns: "epoch 2  step 64  rate 0.001  loss 0.1234  accuracy 0.9500
+ * held out:  loss 0.1300  accuracy 0.9400  the best", cut to size - 1 bytes. */
+ZF_API const char *zf_nn_progress_line(const zf_nn_fit_desc *desc, const zf_nn_progress *progress,
+                                       char *text, size_t size);
 /* The desc with all defaults filled in, except schedule.steps. It is to be read only, as that of
  * zf_training_resolved. */
 ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);

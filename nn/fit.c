@@ -9,18 +9,19 @@
 
 enum { ZFI_FIT_WHOLE, ZFI_FIT_REST, ZFI_FIT_SIZES };
 
+/* An output, and where it is a mean over labelled rows what it was divided by, and their number;
+ * else these are ZF_NONE. */
+typedef struct zfi_fit_value {
+    zf_tensor value, divisor, rows;
+} zfi_fit_value;
+
 typedef struct zfi_fit_program {
     zf_graph *graph;
     zf_program *program;
     int64_t batch;
-    zf_tensor loss, lr, inputs[ZF_NN_FIELDS];
-    zf_tensor divisor, rows; /* of a loss that is a mean over labelled rows; else ZF_NONE */
+    zf_tensor lr, inputs[ZF_NN_FIELDS];
+    zfi_fit_value of_loss, metrics[ZF_NN_METRICS];
 } zfi_fit_program;
-
-/* A mean over the examples of several batches. */
-typedef struct zfi_fit_mean {
-    double sum, rows;
-} zfi_fit_mean;
 
 typedef struct zfi_fitter {
     const zf_nn_fit_desc *d;
@@ -29,6 +30,7 @@ typedef struct zfi_fitter {
     zf_error *error;
     int64_t trained; /* examples that are not held out */
     zf_schedule schedule;
+    zfi_fit_best best;
     zfi_fit_program programs[2][ZFI_FIT_SIZES]; /* programs[1]: evaluation */
     char *buffer;                               /* one input of a batch */
     size_t buffer_bytes;
@@ -109,6 +111,36 @@ static zf_status zfi_fit_inputs(zfi_fitter *f, zfi_fit_program *p)
     return ZF_OK;
 }
 
+/* Keeps readable by what the value is divided. */
+static void zfi_fit_keep(zfi_fit_value *of, zf_tensor value, int number)
+{
+    char name[64];
+    of->value = value;
+    if (!zf_ratio_of(value, &of->divisor, &of->rows)) return;
+    snprintf(name, sizeof name, "zf_nn_fit.divisor.%d", number);
+    zf_output(of->divisor, name);
+    snprintf(name, sizeof name, "zf_nn_fit.rows.%d", number);
+    zf_output(of->rows, name);
+}
+
+/* Finds the outputs that are metrics, of the model whose loss is this. */
+static zf_status zfi_fit_find_metrics(zfi_fitter *f, zfi_fit_program *p, zf_tensor loss)
+{
+    zfi_fit_keep(&p->of_loss, loss, 0);
+    for (int k = 0; k < ZF_NN_METRICS && f->d->metrics[k].name; k++) {
+        const char *name = zfi_fit_output(&f->d->metrics[k]);
+        const zf_tensor x = strcmp(name, "loss") ? zf_graph_find(p->graph, name) : loss;
+        if (zf_graph_status(p->graph)) return ZF_OK; /* zf_compile says it */
+        if (!zf_valid(x) || zf_tensor_dtype(x) != ZF_F32 || zf_tensor_shape(x).rank)
+            return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                                "zf_nn_fit: the metric \"%.100s\" must be an output of the model, "
+                                "a scalar f32",
+                                name);
+        zfi_fit_keep(&p->metrics[k], x, k + 1);
+    }
+    return ZF_OK;
+}
+
 /* Makes the program for a number of examples. */
 static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t batch)
 {
@@ -124,10 +156,7 @@ static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t ba
     t.loss = f->d->build(f->d->user, g, batch);
     if (!zf_graph_status(g) && (t.loss.graph != g || !zf_valid(t.loss)))
         return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: build must return the loss, a scalar");
-    if (zf_ratio_of(t.loss, &p->divisor, &p->rows)) {
-        zf_output(p->divisor, "zf_nn_fit.divisor");
-        zf_output(p->rows, "zf_nn_fit.rows");
-    }
+    if (zfi_fit_find_metrics(f, p, t.loss)) return f->error->status;
     if (evaluate) {
         zf_output(t.loss, "loss");
         t.loss = ZF_NONE;
@@ -137,7 +166,6 @@ static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t ba
     p->program = zf_compile(
         g, &(zf_compile_desc){.store = f->store, .must_exist = evaluate, .evaluate = evaluate});
     if (!p->program) return zfi_fit_fail(f, zf_graph_status(g), "%s", zf_graph_error(g));
-    p->loss = zf_graph_find(g, "loss");
     p->lr = zf_graph_find(g, "lr");
     return zfi_fit_inputs(f, p);
 }
@@ -154,12 +182,26 @@ static void zfi_fit_close(zfi_fitter *f)
 
 /* ----------------------------------------------------------------------------------- the steps */
 
-/* One step over examples [first, first + batch) of an epoch; epoch 0: of the held-out examples.
- * Its loss is added to the mean by its labelled rows, or else by its examples. */
-static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, int64_t first,
-                              zfi_fit_mean *mean, double *loss)
+/* Adds a value of the last step to a mean, by its labelled rows or else by its examples. */
+static zf_status zfi_fit_read(zfi_fit_program *p, const zfi_fit_value *of, zfi_fit_mean *mean,
+                              double *last)
 {
     float value = 0, divisor = (float)p->batch, rows = (float)p->batch;
+    zf_status status = zf_read(p->program, of->value, &value, sizeof value);
+    if (!status && zf_valid(of->divisor))
+        status = zf_read(p->program, of->divisor, &divisor, sizeof divisor);
+    if (!status && zf_valid(of->rows))
+        status = zf_read(p->program, of->rows, &rows, sizeof rows);
+    if (status) return status;
+    if (last) *last = value;
+    mean->sum += (double)value * divisor, mean->rows += rows;
+    return ZF_OK;
+}
+
+/* One step over examples [first, first + batch) of an epoch; epoch 0: of the held-out examples. */
+static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, int64_t first,
+                              zfi_fit_means *means, double *loss)
+{
     zf_status status = ZF_OK;
     for (int k = 0; k < ZF_NN_FIELDS && f->d->fields[k].input && !status; k++) {
         const char *data = f->d->fields[k].data;
@@ -171,35 +213,67 @@ static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, 
         status = zf_write(p->program, p->inputs[k], f->buffer, bytes);
     }
     if (!status) status = zf_step(p->program);
-    if (!status) status = zf_read(p->program, p->loss, &value, sizeof value);
-    if (!status && zf_valid(p->divisor))
-        status = zf_read(p->program, p->divisor, &divisor, sizeof divisor);
-    if (!status && zf_valid(p->rows)) status = zf_read(p->program, p->rows, &rows, sizeof rows);
-    if (status) return zfi_fit_fail(f, status, "%s", zf_program_error(p->program));
-    *loss = value;
-    mean->sum += (double)value * divisor, mean->rows += rows;
-    return ZF_OK;
+    if (!status) status = zfi_fit_read(p, &p->of_loss, &means->loss, loss);
+    for (int k = 0; k < ZF_NN_METRICS && f->d->metrics[k].name && !status; k++)
+        status = zfi_fit_read(p, &p->metrics[k], &means->metrics[k], NULL);
+    return status ? zfi_fit_fail(f, status, "%s", zf_program_error(p->program)) : ZF_OK;
 }
 
-static double zfi_fit_mean_of(const zfi_fit_mean *mean)
-{
-    return mean->rows > 0 ? mean->sum / mean->rows : 0; /* 0 of no rows, as zf_cross_entropy */
-}
-
-/* The mean loss of the held-out examples. */
-static zf_status zfi_fit_evaluate(zfi_fitter *f, double *mean)
+/* The mean loss and metrics of the held-out examples. */
+static zf_status zfi_fit_evaluate(zfi_fitter *f, zf_nn_progress *at)
 {
     int64_t count = f->d->held_out, batch = f->d->batch;
-    zfi_fit_mean all = {0, 0};
+    zfi_fit_means all = {.loss = {0, 0}};
     double loss = 0;
     zf_status status = zfi_fit_open(f, true, ZFI_FIT_WHOLE, count < batch ? 0 : batch);
     if (!status) status = zfi_fit_open(f, true, ZFI_FIT_REST, count % batch);
-    for (int64_t at = 0; at < count && !status; at += batch) {
-        zfi_fit_program *p = &f->programs[1][count - at < batch ? ZFI_FIT_REST : ZFI_FIT_WHOLE];
-        status = zfi_fit_step(f, p, 0, f->trained + at, &all, &loss);
+    for (int64_t done = 0; done < count && !status; done += batch) {
+        zfi_fit_program *p = &f->programs[1][count - done < batch ? ZFI_FIT_REST : ZFI_FIT_WHOLE];
+        status = zfi_fit_step(f, p, 0, f->trained + done, &all, &loss);
     }
-    *mean = zfi_fit_mean_of(&all);
+    at->held_out = zfi_fit_mean_of(&all.loss);
+    zfi_fit_metrics_of(f->d, &all, at->held_out_metrics);
     return status;
+}
+
+/* After an epoch: evaluates, and keeps the epoch if it is the best. */
+static zf_status zfi_fit_end_epoch(zfi_fitter *f, zf_nn_progress *at)
+{
+    zf_status status = f->d->held_out ? zfi_fit_evaluate(f, at) : ZF_OK;
+    if (status) return status;
+    at->improved = zfi_fit_improves(f->d, &f->best, at);
+    at->best_epoch = f->best.epoch;
+    if (!at->improved || !f->d->best) return ZF_OK;
+    status = zfi_fit_save(f->d, f->store, &f->best);
+    return status ? zfi_fit_fail(f, status, "%s", zf_store_error(f->store)) : ZF_OK;
+}
+
+/* Shows a step; false: the fit ends. */
+static bool zfi_fit_show(zfi_fitter *f, const zf_nn_progress *at)
+{
+    const zf_nn_fit_desc *d = f->d;
+    char text[512];
+    if (d->line && (at->epoch_done || (d->line_every && at->step % d->line_every == 0)))
+        d->line(d->user, zf_nn_progress_line(d, at, text, sizeof text));
+    if (d->report && !d->report(d->user, f->store, at)) return false;
+    return !at->epoch_done || !d->patience || at->epoch - at->best_epoch < d->patience;
+}
+
+/* The rate of a step; at: the progress of the last step of this call, of step 0 before it. */
+static zf_status zfi_fit_rate(zfi_fitter *f, zfi_fit_program *p, int64_t step,
+                              const zf_nn_progress *at, double *rate)
+{
+    float lr = (float)zf_schedule_at(&f->schedule, step + !f->schedule.from_zero);
+    zf_status status;
+    if (f->d->rate) lr = (float)f->d->rate(f->d->user, at, lr);
+    if (!isfinite(lr) || lr < 0)
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                            "zf_nn_fit: the rate of step %lld is %g; it must be finite and not "
+                            "negative",
+                            (long long)step + 1, lr);
+    *rate = lr;
+    status = zf_write(p->program, p->lr, &lr, sizeof lr);
+    return status ? zfi_fit_fail(f, status, "%s", zf_program_error(p->program)) : ZF_OK;
 }
 
 static zf_status zfi_fit_train(zfi_fitter *f)
@@ -207,25 +281,32 @@ static zf_status zfi_fit_train(zfi_fitter *f)
     const zf_nn_fit_desc *d = f->d;
     int64_t batches = (f->trained + d->batch - 1) / d->batch,
             step = zf_store_step_of(f->store, d->training.name);
-    zfi_fit_mean seen = {0, 0};
+    zfi_fit_means seen = {.loss = {0, 0}};
+    zf_nn_progress at = {.held_out = NAN};
     bool more = true;
     zf_status status = zfi_fit_open(f, false, ZFI_FIT_WHOLE, f->trained < d->batch ? 0 : d->batch);
     if (!status) status = zfi_fit_open(f, false, ZFI_FIT_REST, f->trained % d->batch);
     if (!f->schedule.steps) f->schedule.steps = d->epochs * batches;
+    if (step) zfi_fit_remember(d, &f->best);
     for (; step < d->epochs * batches && more && !status; step++) {
-        int64_t epoch = step / batches + 1, first = step % batches * d->batch;
+        const int64_t first = step % batches * d->batch;
         zfi_fit_program *p =
             &f->programs[0][f->trained - first < d->batch ? ZFI_FIT_REST : ZFI_FIT_WHOLE];
-        float lr = (float)zf_schedule_at(&f->schedule, step + !f->schedule.from_zero);
-        zf_nn_progress at = {.epoch = epoch, .step = step + 1, .lr = lr, .held_out = NAN};
-        status = zf_write(p->program, p->lr, &lr, sizeof lr);
-        if (status) return zfi_fit_fail(f, status, "%s", zf_program_error(p->program));
-        if ((status = zfi_fit_step(f, p, epoch, first, &seen, &at.loss))) break;
-        at.epoch_loss = zfi_fit_mean_of(&seen);
+        double lr;
+        if ((status = zfi_fit_rate(f, p, step, &at, &lr))) break;
+        at = (zf_nn_progress){.epoch = step / batches + 1,
+                              .step = step + 1,
+                              .lr = lr,
+                              .held_out = NAN,
+                              .best_epoch = f->best.epoch};
+        for (int k = 0; k < ZF_NN_METRICS; k++) at.held_out_metrics[k] = NAN;
+        if ((status = zfi_fit_step(f, p, at.epoch, first, &seen, &at.loss))) break;
+        at.epoch_loss = zfi_fit_mean_of(&seen.loss);
+        zfi_fit_metrics_of(d, &seen, at.metrics);
         at.epoch_done = (step + 1) % batches == 0;
-        if (at.epoch_done) seen = (zfi_fit_mean){0, 0};
-        if (at.epoch_done && d->held_out) status = zfi_fit_evaluate(f, &at.held_out);
-        if (!status && d->report) more = d->report(d->user, f->store, &at);
+        if (at.epoch_done) seen = (zfi_fit_means){.loss = {0, 0}};
+        if (at.epoch_done) status = zfi_fit_end_epoch(f, &at);
+        if (!status) more = zfi_fit_show(f, &at);
     }
     return status;
 }
@@ -248,6 +329,15 @@ static zf_status zfi_fit_check(zfi_fitter *f)
                             "zf_nn_fit: %lld of %lld examples are held out; one must remain to "
                             "learn from",
                             (long long)d->held_out, (long long)d->examples);
+    if (d->patience < 0 || d->line_every < 0 || !(d->least >= 0))
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                            "zf_nn_fit: patience is %lld, line_every %lld and least %g; they must "
+                            "not be negative",
+                            (long long)d->patience, (long long)d->line_every, d->least);
+    if (d->watch && zfi_fit_metric(d, d->watch) < 0)
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                            "zf_nn_fit: watch is \"%.100s\", which is none of the metrics",
+                            d->watch);
     if (d->training.zero.world > 1 || d->training.zero.micro_batches > 1)
         return zfi_fit_fail(
             f, ZF_ERR_ARGUMENT,

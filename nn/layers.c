@@ -215,3 +215,15 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     y = zf_add(y, zf_dropout(zf_layer_drop(in, &d.layer_drop), d.dropout));
     return d.pre_norm ? y : zf_nn_layer_norm(y, "output.LayerNorm", eps);
 }
+
+ZF_API zf_tensor zf_nn_accuracy(zf_tensor logits, zf_tensor labels)
+{
+    zf_graph *g = logits.graph;
+    zf_tensor best = zf_argmax_ex(logits, &(zf_reduce_desc){.axis = -1}), right, labelled, none;
+    if (!zf_valid(best) || !zf_valid(labels)) return zf_valid(best) ? labels : best;
+    best = zf_cast(best, zf_tensor_dtype(labels));
+    none = zf_constant(g, zf_tensor_dtype(labels), ZF_SCALAR, -100);
+    right = zf_sum(zf_cast(zf_equal(best, labels), ZF_F32));
+    labelled = zf_sum(zf_cast(zf_not_equal(labels, none), ZF_F32));
+    return zf_div(right, zf_maximum(labelled, zf_constant(g, ZF_F32, ZF_SCALAR, 1)));
+}

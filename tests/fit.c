@@ -11,6 +11,8 @@ typedef struct heard {
     int count, stop; /* stop: the step after which the fit ends; 0: none */
     int64_t built[8];
     int build_count;
+    char line[200]; /* the last one */
+    int lines;
 } heard;
 
 static bool hear(void *user, zf_store *store, const zf_nn_progress *at)
@@ -240,6 +242,12 @@ static zf_tensor build_bad(void *user, zf_graph *g, int64_t n)
     return zf_sum_ex(zf_input(g, "x", ZF_F32, ZF_SHAPE(n)), &(zf_reduce_desc){.axis = 7});
 }
 
+static double no_rate(void *user, const zf_nn_progress *last, double rate)
+{
+    (void)user, (void)last, (void)rate;
+    return NAN;
+}
+
 TEST(fit_says_what_is_wrong)
 {
     static const float infinite[4] = {1, INFINITY, 1, 1};
@@ -255,6 +263,21 @@ TEST(fit_says_what_is_wrong)
         {{.build = build_line, .examples = 4, .held_out = 4},
          ZF_ERR_ARGUMENT,
          "zf_nn_fit: 4 of 4 examples are held out; one must remain to learn from"},
+        {{.build = build_line, .examples = 4, .patience = -1},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: patience is -1, line_every 0 and least 0; they must not be negative"},
+        {{.build = build_line, .examples = 4, .watch = "accuracy", .metrics = {{.name = "loss"}}},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: watch is \"accuracy\", which is none of the metrics"},
+        {{.build = build_line, .examples = 4, .metrics = {{.name = "accuracy"}}, .fields = {{"x", xs}}},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: the metric \"accuracy\" must be an output of the model, a scalar f32"},
+        {{.build = build_line, .examples = 4, .metrics = {{.name = "input", .output = "x"}}, .fields = {{"x", xs}}},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: the metric \"x\" must be an output of the model, a scalar f32"},
+        {{.build = build_line, .examples = 4, .rate = no_rate, .fields = {{"x", xs}}},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: the rate of step 1 is nan; it must be finite and not negative"},
         {{.build = build_line, .examples = 4, .training.zero = {.world = 2}},
          ZF_ERR_ARGUMENT,
          "zf_nn_fit: training.zero is for several parts of a batch; it feeds one"},
@@ -337,4 +360,122 @@ TEST(fit_weighs_batches_by_labelled_rows)
         CHECK_NEAR(t, last->held_out, first[1], 1e-6);
         CHECK(t, first[0] > 0.5 && first[1] > 0.5);
     }
+}
+
+/* -------------------------------------------------------------------------------- what is watched */
+
+static zf_tensor build_scored(void *user, zf_graph *g, int64_t n)
+{
+    const zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(n, 1)),
+                    labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(n)),
+                    w = zf_param(g, "w", ZF_SHAPE(1, 3),
+                                 &(zf_param_desc){.init = ZF_NORMAL, .std = 0.3}),
+                    logits = zf_mul(x, w);
+    (void)user;
+    zf_output(zf_nn_accuracy(logits, labels), "accuracy");
+    zf_output(zf_mean(x), "mean");
+    return zf_cross_entropy(logits, labels, ZF_NONE);
+}
+
+/* Of examples 0 to 7, and of 8 to 12, by hand: all but the first have the class of the largest
+ * weight, and the first, all of whose logits are 0, has class 0. */
+TEST(fit_reports_metrics)
+{
+    static const int32_t labels[EXAMPLES] = {0, -100, 2, 1, -100, 2, 1, 0, 2, -100, 1, 0, -100};
+    static const int64_t sizes[] = {3, 8};
+    for (int k = 0; k < 2; k++) {
+        heard h = {.count = 0};
+        zf_store *store = new_store(t);
+        float w[3] = {0};
+        int best = 0, right[2] = {1, 0};
+        const zf_nn_progress *last;
+        if (!store) return;
+        FIT(t, .build = build_scored, .user = &h, .report = hear, .examples = EXAMPLES,
+            .held_out = 5, .batch = sizes[k], .fields = {{"x", xs}, {"labels", labels}},
+            .metrics = {{.name = "accuracy"},
+                        {"perplexity", "loss", ZF_NN_EXP},
+                        {.name = "mean"}},
+            .schedule.peak = ZF_ZERO);
+        OK(t, zf_store_read(store, "w", w, sizeof w), zf_store_error(store));
+        for (int c = 1; c < 3; c++) best = w[c] > w[best] ? c : best;
+        for (int i = 1; i < EXAMPLES; i++) right[i >= 8] += labels[i] == best;
+        last = &h.at[h.count - 1];
+        CHECK_NEAR(t, last->metrics[0], right[0] / 6.0, 1e-6);
+        CHECK_NEAR(t, last->held_out_metrics[0], right[1] / 3.0, 1e-6);
+        CHECK_NEAR(t, last->metrics[1], exp(last->epoch_loss), 1e-9);
+        CHECK_NEAR(t, last->held_out_metrics[1], exp(last->held_out), 1e-9);
+        CHECK_NEAR(t, last->metrics[2], 3.5, 1e-6);
+        CHECK_NEAR(t, last->held_out_metrics[2], 10, 1e-6);
+        CHECK(t, last->epoch_done && (k == 1 || isnan(h.at[0].held_out_metrics[0])));
+    }
+}
+
+/* Without a better epoch it ends after `patience` more; a gain of `least` is none. */
+TEST(fit_ends_when_nothing_is_gained)
+{
+    for (int least = 0; least < 2; least++) {
+        heard h = {.count = 0};
+        zf_store *store = new_store(t);
+        if (!store) return;
+        FIT(t, .build = build_line, .user = &h, .fields = {{"x", xs}}, .examples = 8, .batch = 8,
+            .epochs = 20, .patience = 3, .least = least ? 1e6 : 0, .report = hear,
+            .schedule.peak = least ? 1e-3 : ZF_ZERO, .training.optimizer = ZF_SGD);
+        CHECK(t, h.count == 4 && h.at[0].improved && h.at[3].best_epoch == 1);
+        CHECK(t, !h.at[1].improved && (h.at[1].epoch_loss < h.at[0].epoch_loss) == (least == 1));
+    }
+}
+
+/* A rate that is good for two epochs, and then far too large. */
+static double spoil(void *user, const zf_nn_progress *last, double rate)
+{
+    (void)user;
+    return last->step < 2 ? rate : 10 * rate;
+}
+
+static void write_line(void *user, const char *text)
+{
+    heard *h = user;
+    snprintf(h->line, sizeof h->line, "%s", text);
+    h->lines++;
+}
+
+/* The best epoch stays in a checkpoint, and a fit that goes on knows it. */
+TEST_ONCE(fit_keeps_the_best_epoch)
+{
+    heard h = {.count = 0};
+    float w = 0;
+    zf_store *store = new_store(t), *best = new_store(t);
+    const char *path = test_path("fit-best");
+    if (!store || !best) return;
+    for (int64_t epochs = 4; epochs < 7; epochs += 2)
+        FIT(t, .build = build_line, .user = &h, .fields = {{"x", xs}}, .examples = 4,
+            .held_out = 1, .batch = 4, .epochs = epochs, .schedule.peak = 0.1, .rate = spoil,
+            .training.optimizer = ZF_SGD, .report = hear, .best = path, .line = write_line);
+    CHECK(t, h.count == 6 && h.at[1].improved && !h.at[2].improved && !h.at[4].improved);
+    CHECK(t, h.at[5].best_epoch == 2 && h.at[2].held_out > h.at[1].held_out);
+    CHECK(t, h.at[1].lr == 0.1f && h.at[2].lr == 1.0f && h.at[4].lr == 0.1f);
+    OK(t, zf_load(best, path, NULL), zf_store_error(best));
+    OK(t, zf_store_read(best, "w", &w, sizeof w), zf_store_error(best));
+    CHECK(t, zf_store_step(best) == 2);
+    CHECK_NEAR(t, by_hand(w, 3, 4, NULL), h.at[1].held_out, 1e-4);
+    CHECK(t, h.lines == 6);
+}
+
+TEST_ONCE(fit_writes_lines)
+{
+    const zf_nn_fit_desc d = {.metrics = {{.name = "accuracy"}}, .held_out = 3};
+    const zf_nn_progress at = {.epoch = 2,
+                               .step = 64,
+                               .lr = 1e-3,
+                               .epoch_loss = 0.1234,
+                               .metrics = {0.95},
+                               .held_out = 0.13,
+                               .held_out_metrics = {0.94},
+                               .epoch_done = true,
+                               .improved = true};
+    char text[200], small[12];
+    CHECK_TEXT(t, zf_nn_progress_line(&d, &at, text, sizeof text),
+               "epoch 2  step 64  rate 0.001  loss 0.1234  accuracy 0.9500  held out:  loss 0.1300  "
+               "accuracy 0.9400  the best");
+    CHECK_TEXT(t, zf_nn_progress_line(&d, &at, small, sizeof small), "epoch 2  st");
 }

@@ -190,8 +190,7 @@ static zf_status zfi_fit_read(zfi_fit_program *p, const zfi_fit_value *of, zfi_f
     zf_status status = zf_read(p->program, of->value, &value, sizeof value);
     if (!status && zf_valid(of->divisor))
         status = zf_read(p->program, of->divisor, &divisor, sizeof divisor);
-    if (!status && zf_valid(of->rows))
-        status = zf_read(p->program, of->rows, &rows, sizeof rows);
+    if (!status && zf_valid(of->rows)) status = zf_read(p->program, of->rows, &rows, sizeof rows);
     if (status) return status;
     if (last) *last = value;
     mean->sum += (double)value * divisor, mean->rows += rows;

@@ -89,6 +89,5 @@ ZFI_OPERATOR(gather_examples, .infer = zfi_infer_gather_examples, .grad = zfi_gr
              .cpu = zfi_cpu_reshape, .views = zfi_views_examples, .ranks = ZFI_RANKS_VIEW,
              .linear_in = 1, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(scatter_examples, .infer = zfi_infer_scatter_examples,
-             .grad = zfi_grad_scatter_examples, .cpu = zfi_cpu_reshape,
-             .views = zfi_views_examples, .ranks = ZFI_RANKS_VIEW, .linear_in = 1,
-             .traits = ZF_OP_VIEW)
+             .grad = zfi_grad_scatter_examples, .cpu = zfi_cpu_reshape, .views = zfi_views_examples,
+             .ranks = ZFI_RANKS_VIEW, .linear_in = 1, .traits = ZF_OP_VIEW)

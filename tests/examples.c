@@ -53,11 +53,12 @@ static zf_status open_rank(session *s, int rank)
     const float lr = 0;
     const zf_tensor loss = contrast(g, ROWS * RANKS / s->world, s->ranks);
     s->comms[rank] = (zf_comm){.rank = rank, .world = s->world};
-    zf_passes(g, &(zf_training){.loss = loss,
-                                .keep_gradients = true,
-                                .precision.dtype = s->precision,
-                                .zero = {.stage = s->stage, .world = s->world, .micro_batches = s->micro},
-                                .prefetch.bytes = s->prefetch});
+    zf_passes(
+        g, &(zf_training){.loss = loss,
+                          .keep_gradients = true,
+                          .precision.dtype = s->precision,
+                          .zero = {.stage = s->stage, .world = s->world, .micro_batches = s->micro},
+                          .prefetch.bytes = s->prefetch});
     s->programs[rank] = zf_compile(
         g, &(zf_compile_desc){
                .comm = s->world > 1 ? &s->comms[rank] : NULL, .seed = 3, .verify = true});
@@ -130,11 +131,14 @@ TEST(examples_need_their_ranks)
         zf_status status;
         const char *error;
     } rows[] = {
-        {4, {.world = 2}, ZF_ERR_ARGUMENT,
-         "it gathers the examples of 4 ranks, and world is 2"},
-        {4, {.world = 4, .nodes = 2}, ZF_ERR_ARGUMENT,
+        {4, {.world = 2}, ZF_ERR_ARGUMENT, "it gathers the examples of 4 ranks, and world is 2"},
+        {4,
+         {.world = 4, .nodes = 2},
+         ZF_ERR_ARGUMENT,
          "examples are gathered of ranks that are no mesh of nodes; nodes must be 1, not 2"},
-        {4, {.world = 0}, ZF_ERR_STAGE,
+        {4,
+         {.world = 0},
+         ZF_ERR_STAGE,
          "gathers the examples of 4 ranks: zf_zero with this world must have been run"},
         {0, {.world = 0}, ZF_ERR_ARGUMENT, "ranks is 0; it must be 1 or more"},
         {INT64_MAX / 8, {.world = 0}, ZF_ERR_ARGUMENT, "it must be 1 or more"},
@@ -147,8 +151,7 @@ TEST(examples_need_their_ranks)
         zf_sgd(g, zf_constant(g, ZF_F32, ZF_SCALAR, 0.1), NULL);
         if (rows[k].zero.world) zf_zero(g, &rows[k].zero);
         p = zf_compile(g, NULL);
-        if (p || zf_graph_status(g) != rows[k].status ||
-            !strstr(zf_graph_error(g), rows[k].error))
+        if (p || zf_graph_status(g) != rows[k].status || !strstr(zf_graph_error(g), rows[k].error))
             test_unwind(t, __FILE__, __LINE__, rows[k].error, zf_graph_status(g),
                         zf_graph_error(g));
         zf_program_free(p);
@@ -195,9 +198,9 @@ TEST(examples_are_no_sum_of_gradients)
                        "%5 = reduce_scatter %9 {world=2 examples=true} : f32[256]\n",
                        EXAMPLES_SUM, "%7"),
          "%9 is this rank's shard: ranks would add different elements"},
-        {EXAMPLES_TEXT(1, EXAMPLES_BACK, EXAMPLES_SUM
-                       "update:\n"
-                       "%9 = reduce_scatter %3 {world=2 examples=true} : f32[512]\n",
+        {EXAMPLES_TEXT(1, EXAMPLES_BACK,
+                       EXAMPLES_SUM "update:\n"
+                                    "%9 = reduce_scatter %3 {world=2 examples=true} : f32[512]\n",
                        "%7"),
          "the update section has no examples"},
         {EXAMPLES_TEXT(1, "%5 = reduce_scatter %3 {world=2 over=tensor examples=true} : f32[512]\n",

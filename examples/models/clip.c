@@ -58,7 +58,8 @@ static zf_tensor clip_side(zf_tensor mine, zf_tensor others, zf_tensor scale, in
 static zf_tensor clip_loss(zf_graph *g, int64_t batch)
 {
     const int64_t ranks = CLIP_PAIRS / batch;
-    const zf_tensor picture = clip_picture(zf_input(g, "picture", ZF_F32, ZF_SHAPE(batch, 3, 8, 8))),
+    const zf_tensor picture =
+                        clip_picture(zf_input(g, "picture", ZF_F32, ZF_SHAPE(batch, 3, 8, 8))),
                     caption =
                         clip_caption(zf_input(g, "caption", ZF_I32, ZF_SHAPE(batch, CLIP_TOKENS)));
     const zf_param_desc at = {.init = ZF_FILL, .value = 2.6592600369327783}; /* log(1 / 0.07) */

@@ -13,12 +13,12 @@ static int32_t zfi_examples_node(zfi_zero *z, const zfi_node *node)
 {
     zf_graph *g = z->graph;
     const int64_t over = zfi_mesh_data(zfi_zero_mesh(z));
-    const int32_t x =
-        node->op == ZF_OP_gather_examples
-            ? zfi_together(z, ZF_OP_all_gather, over, node->args[0], 0)
-            : zfi_append_nodes(g, reduce_scatter,
-                               zfi_with({.i = z->d.world}, {.i = over}, {.i = 0}, {.i = 0}, {.i = 1}),
-                               node->args[0]);
+    const int32_t x = node->op == ZF_OP_gather_examples
+                          ? zfi_together(z, ZF_OP_all_gather, over, node->args[0], 0)
+                          : zfi_append_nodes(g, reduce_scatter,
+                                             zfi_with({.i = z->d.world}, {.i = over}, {.i = 0},
+                                                      {.i = 0}, {.i = 1}),
+                                             node->args[0]);
     if (!x) return 0;
     return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(node->shape.dims, node->shape.rank)),
                             x);
@@ -34,7 +34,8 @@ static bool zfi_check_examples(zfi_zero *z, int32_t id)
         snprintf(why, sizeof why, "it gathers the examples of %lld ranks, and world is %d",
                  (long long)ranks, (int)z->d.world);
     else
-        snprintf(why, sizeof why, "examples are gathered of ranks that are no mesh of nodes; nodes "
+        snprintf(why, sizeof why,
+                 "examples are gathered of ranks that are no mesh of nodes; nodes "
                  "must be 1, not %d",
                  (int)z->d.nodes);
     zfi_zero_fail(z, id, why);

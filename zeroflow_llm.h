@@ -144,6 +144,7 @@ extern "C" {
 #include "llm/chat/forms.c"
 
 /* folder */
+#include "llm/folder/nest.c"
 #include "llm/folder/config.c"
 #include "llm/folder/rope.c"
 #include "llm/folder/folder.c"

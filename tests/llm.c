@@ -62,8 +62,13 @@ static const struct {
     {"qwen2moe", false, false},
     {"qwen3moe", true, false},
     {"olmoe", false, false},
+    /* The text parts of models of several: of a Gemma 3; of a Qwen2.5-VL, which is a Qwen2, with and
+     * without text_config. */
+    {"gemma3parts", false, false},
+    {"qwen25vl", false, false},
+    {"qwen25vlflat", false, false},
 };
-enum { CASES = sizeof cases / sizeof cases[0] };
+enum { CASES = sizeof cases / sizeof cases[0], PARTS = 3 };
 
 static void close_session(void *s) { session_close(s); }
 static void free_batches(void *f) { causal_batch_file_free(f); }
@@ -255,6 +260,9 @@ TEST_ONCE(llm_olmo2_generates_as_transformers) { check_case_generated(t, 14, 5, 
 TEST_ONCE(llm_smollm3_generates_as_transformers) { check_case_generated(t, 15, 5, 1.3); }
 TEST_ONCE(llm_phi3_generates_as_transformers) { check_case_generated(t, 16, 5, 1.3); }
 
+TEST_ONCE(llm_text_part_of_gemma3_is_that_of_transformers) { check_case(t, CASES - 3, NULL); }
+TEST_ONCE(llm_text_part_of_qwen25vl_is_that_of_transformers) { check_case(t, CASES - 2, NULL); }
+TEST_ONCE(llm_older_qwen25vl_is_that_of_transformers) { check_case(t, CASES - 1, NULL); }
 TEST_ONCE(llm_gemma2_is_that_of_transformers) { check_case(t, 17, NULL); }
 TEST_ONCE(llm_gemma2_without_fusion) { check_case(t, 17, "all"); }
 TEST_ONCE(llm_gemma2_generates_as_transformers) { check_case_generated(t, 17, 5, 1.3); }
@@ -999,7 +1007,7 @@ static void check_exports(test *t, int first, int end)
         CHECK(t, !memcmp(&config, &again, table->bytes));
         snprintf(from, sizeof from, "%s/model.safetensors", folder_of(k));
         snprintf(to, sizeof to, "%s/model.safetensors", test_path(name));
-        if (cases[k].shards) continue;
+        if (cases[k].shards || k >= CASES - PARTS) continue;
         golden = open_file(t, from), own = open_file(t, to);
         CHECK(t, golden && own && zf_safetensors_count(own) == zf_safetensors_count(golden));
         for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -1010,8 +1018,33 @@ static void check_exports(test *t, int first, int end)
     }
 }
 
+/* Of a model of several parts that of text is written, under the names of a model of its own. */
+TEST_ONCE(llm_export_of_a_text_part_is_what_was_read)
+{
+    for (int k = CASES - PARTS; k < CASES; k++) {
+        char from[140], to[340];
+        zf_safetensors *golden, *own;
+        check_exports(t, k, k + 1);
+        snprintf(from, sizeof from, "%s/model.safetensors", folder_of(k));
+        snprintf(to, sizeof to, "%s/model.safetensors", test_path(cases[k].name));
+        golden = open_file(t, from), own = open_file(t, to);
+        CHECK(t, golden && own && zf_safetensors_count(own) >= 26);
+        for (int32_t i = 0; i < zf_safetensors_count(own); i++) {
+            const char *name = zf_safetensors_at(own, i)->name;
+            char outer[200];
+            int64_t count = 0, other = 0;
+            double *x = values_of(own, name, &count), *y;
+            snprintf(outer, sizeof outer, "language_model.%s", name);
+            y = values_of(golden, zf_safetensors_find(golden, name) < 0 ? outer : name, &other);
+            if (!x || !y || count != other || memcmp(x, y, (size_t)count * sizeof *x))
+                test_fail(t, __FILE__, __LINE__, "a tensor is not what was read", name);
+            free(x), free(y);
+        }
+    }
+}
+
 TEST_ONCE(llm_export_is_what_was_read) { check_exports(t, 0, CASES / 2); }
-TEST_ONCE(llm_export_of_more_is_what_was_read) { check_exports(t, CASES / 2, CASES); }
+TEST_ONCE(llm_export_of_more_is_what_was_read) { check_exports(t, CASES / 2, CASES - PARTS); }
 
 /* Losses over log-probabilities do not cap logits. */
 TEST_ONCE(llm_capped_logits_have_no_preferences)
@@ -1289,6 +1322,31 @@ TEST_ONCE(llm_configurations_of_rope)
     CHECK(t, c.pad == 98 && c.ends[0] == 50256 && c.ends[1] == -1);
 }
 
+/* A member of the text part counts before one of the file; of both, but for ties, and what neither
+ * has is as transformers has it. */
+TEST_ONCE(llm_configurations_of_text_parts)
+{
+    llm_config c;
+    zf_error error = {ZF_OK, ""};
+#define INNER "\"text_config\": {\"hidden_size\": 24, \"tie_word_embeddings\": "
+    CHECK(t, load_config(SIZES "\"model_type\": \"qwen2_5_vl\", \"vision_config\": {}, "
+                               "\"num_key_value_heads\": 2, " INNER "true}}",
+                         &c, &error));
+    CHECK(t, c.family == LLM_QWEN2 && c.hidden == 24 && c.tied && c.eps == 1e-5 && c.vocab == 99);
+    CHECK(t, load_config(SIZES "\"model_type\": \"qwen2_5_vl\", \"num_key_value_heads\": 3}", &c,
+                         &error));
+    CHECK(t, !c.tied && c.kv_heads == 3);
+    CHECK(t, load_config(SIZES "\"model_type\": \"gemma3\", \"num_key_value_heads\": 2, "
+                               "\"mm_tokens_per_image\": 4, " INNER "false, \"head_dim\": 6}}",
+                         &c, &error));
+    CHECK(t, c.family == LLM_GEMMA3 && c.tied && c.width == 6 && c.query == 256);
+    CHECK(t, load_config(SIZES "\"model_type\": \"gemma3\", \"num_key_value_heads\": 2, "
+                               "\"tie_word_embeddings\": false, " INNER "true}}",
+                         &c, &error));
+    CHECK(t, !c.tied);
+#undef INNER
+}
+
 TEST_ONCE(llm_configurations_that_are_refused)
 {
     static const struct {
@@ -1303,6 +1361,12 @@ TEST_ONCE(llm_configurations_that_are_refused)
          "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},
         {SIZES "\"model_type\": \"gemma2\", \"rope_local_base_freq\": 10}",
          "rope_local_base_freq is not read, and may"},
+        {SIZES "\"model_type\": \"gemma3\", \"text_config\": 3}",
+         "text_config must be an object, not 3"},
+        {SIZES "\"model_type\": \"qwen2_5_vl\", \"audio_config\": {}}", "audio_config is not read"},
+        {SIZES "\"model_type\": \"qwen2_5_vl\", \"text_config\": {\"rope_scaling\": {\"type\": "
+               "\"mrope\", \"factor\": 2}}}",
+         "factor is not read in rope of the type mrope"},
         {SIZES "\"query_pre_attn_scalar\": 8}",
          ":2:26: query_pre_attn_scalar is not read, and may change what the model computes"},
         {SIZES "\"residual_multiplier\": 2}", "residual_multiplier is not read, and may change"},

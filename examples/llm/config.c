@@ -331,6 +331,22 @@ static const char *const other_keys[] = {"rope_scaling",
                                          "cache_implementation", /* of transformers' caches */
                                          NULL};
 
+/* Gemma 3 and Qwen2.5-VL: their text parts. That of Qwen2.5-VL is a Qwen2, since positions of text
+ * are the same number in all sections of its rope. */
+static const char *const beside_gemma3[] = {"vision_config", "mm_tokens_per_image",
+                                            "boi_token_index", "eoi_token_index",
+                                            "image_token_index", NULL},
+                         *const beside_qwen[] = {"vision_config", "image_token_id",
+                                                 "video_token_id", "vision_start_token_id",
+                                                 "vision_end_token_id", "vision_token_id", NULL};
+
+static const zf_config_nest nests[] = {
+    {"gemma3", "gemma3_text", beside_gemma3, "{}", .tied = true},
+    {"qwen2_5_vl", "qwen2", beside_qwen,
+     "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"max_window_layers\": 80}",
+     .either = true},
+    {.type = NULL}};
+
 #define AT(member) offsetof(llm_config, member)
 const zf_config_table llm_members = {
     .types = {"llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text", "granite", "olmo2",
@@ -373,6 +389,7 @@ const zf_config_table llm_members = {
              {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)},
              {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
     .keys = other_keys,
+    .nests = nests,
     .vocab = AT(vocab),
     .positions = AT(positions),
     .layers = AT(layers),

@@ -299,6 +299,8 @@ const sample_model llm_sample = {
     .wrong = llm_wrong,
     .exchange = {.prefix = "model.",
                  .parts = ".experts.",
+                 .within = "language_model.",
+                 .beside = {"vision_tower.", "multi_modal_projector.", "visual."},
                  .words = "model.embed_tokens.weight",
                  .other_words = "transformer.word_embeddings.weight",
                  .head = "lm_head.weight",

@@ -429,15 +429,6 @@ static void zfl_expect_known(const zf_config_table *t, const void *config, const
     }
 }
 
-static zf_json *zfl_read_file(const char *path, zf_error *error)
-{
-    struct stat about;
-    char file[1024];
-    if (stat(path, &about) || !S_ISDIR(about.st_mode)) return zf_json_read(path, NULL, error);
-    snprintf(file, sizeof file, "%s/config.json", path);
-    return zf_json_read(file, NULL, error);
-}
-
 bool zf_config_is_path(const char *name)
 {
     char file[1024];
@@ -491,7 +482,9 @@ bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf
     zf_json *json;
     memcpy(config, t->defaults, t->bytes);
     if (!zf_config_is_path(name)) return zfl_load_size(t, name, config, error);
-    if (!(json = zfl_read_file(name, error))) return false;
+    json = zfl_read_file(name, error);
+    if (json) json = zfl_take_text_part(t, json, error);
+    if (!json) return false;
     zfl_read_type(t, json, config, error);
     zfl_take_defaults(t, config);
     zfl_read_rows(t, t->rows, json, config, error);

@@ -75,12 +75,26 @@ static const char *zfl_bare(const zf_exchange *x, const char *name)
     return x->prefix && zfl_begins(name, x->prefix) ? name + strlen(x->prefix) : name;
 }
 
+/* The tensor of this name in a model of several parts; -1. */
+static int32_t zfl_find_within(const zf_exchange *x, const zf_weights *w, const char *name)
+{
+    char other[ZFL_PARAM_NAME];
+    const char *bare = zfl_bare(x, name);
+    int32_t at;
+    if (!x->within) return -1;
+    snprintf(other, sizeof other, "%s%s", x->within, name);
+    if ((at = zf_weights_find(w, other)) >= 0 || bare == name) return at;
+    snprintf(other, sizeof other, "%s%s%s", x->prefix, x->within, bare);
+    return zf_weights_find(w, other);
+}
+
 /* The tensor of this name, with or without the prefix, by its newer or older name; -1. */
 static int32_t zfl_find_name(const zf_exchange *x, const zf_weights *w, const char *name)
 {
     char older[300];
     int32_t at = zf_weights_find(w, name);
     if (at < 0) at = zf_weights_find(w, zfl_bare(x, name));
+    if (at < 0) at = zfl_find_within(x, w, name);
     if (at >= 0 || !x->older || !x->older(name, older, sizeof older)) return at;
     at = zf_weights_find(w, older);
     return at < 0 ? zf_weights_find(w, zfl_bare(x, older)) : at;
@@ -114,7 +128,7 @@ static int32_t zfl_find_param(const zf_exchange *x, zf_weights *w, const char *n
 {
     int32_t at = zfl_find_name(x, w, name), other = -1;
     if (x->bias && !strcmp(name, x->bias)) other = at, at = zf_weights_find(w, x->head_bias);
-    if (tied && zfl_is_words(x, name)) other = zf_weights_find(w, x->head);
+    if (tied && zfl_is_words(x, name)) other = zfl_find_name(x, w, x->head);
     if (at < 0) return other;
     if (other >= 0 && zf_weights_equal(w, at, other, error)) zf_weights_pass(w, other);
     return at;
@@ -124,7 +138,7 @@ bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error)
 {
     int32_t words = zfl_find_name(x, w, x->words);
     if (words < 0 && x->other_words) words = zfl_find_name(x, w, x->other_words);
-    return zf_weights_equal(w, words, zf_weights_find(w, x->head), error) &&
+    return zf_weights_equal(w, words, zfl_find_name(x, w, x->head), error) &&
            (!x->next || zf_exchange_is_tied(x->next, w, error));
 }
 
@@ -213,15 +227,25 @@ static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w,
     return good;
 }
 
-/* Reports a tensor that was not used, or makes it an error. predicts: the model has a head. score: the head of a model that scores;
- * where an adapter keeps it, the base is a language model. */
+/* The name of a tensor without what models of several parts have before it. */
+static const char *zfl_inner(const zf_exchange *x, const char *name)
+{
+    if (!x->within) return zfl_bare(x, name);
+    if (zfl_begins(name, x->within)) name += strlen(x->within);
+    name = zfl_bare(x, name);
+    return zfl_begins(name, x->within) ? name + strlen(x->within) : name;
+}
+
+/* Reports a tensor that was not used, or makes it an error. predicts: the model has a head. score:
+ * the head of a model that scores; where an adapter keeps it, the base is a language model. */
 static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_tensor score, bool predicts,
                              zf_weights_report *report, const char *path, zf_error *error)
 {
-    const bool scores = zf_valid(score), is_head = !strcmp(name, x->head);
+    const bool scores = zf_valid(score), is_head = !strcmp(zfl_inner(x, name), x->head);
     if (zfl_any(x->buffers, zfl_ends_in, name)) return true;
+    if (zfl_any(x->beside, zfl_begins, zfl_bare(x, name))) return report->beside++, true;
     if (is_head && scores && zf_param_adapter(score)) return true;
-    if (zfl_any(x->inside, zfl_begins, zfl_bare(x, name)) ||
+    if (zfl_any(x->inside, zfl_begins, zfl_inner(x, name)) ||
         (scores && !strncmp(name, x->score, strcspn(x->score, ".") + 1)))
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,

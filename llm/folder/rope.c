@@ -11,7 +11,10 @@ typedef struct zfl_rope_kind {
 } zfl_rope_kind;
 
 static const zfl_rope_kind zfl_rope_kinds[] = {
-    {"default", ZF_ROPE_PLAIN, {NULL}},
+    {"default", ZF_ROPE_PLAIN, {"mrope_section"}},
+    /* Of the numbers of a head these sections turn by positions in time, height and width, which
+     * are one number for text. */
+    {"mrope", ZF_ROPE_PLAIN, {"mrope_section"}},
     {"linear", ZF_ROPE_LINEAR, {"factor"}},
     {"dynamic", ZF_ROPE_PLAIN, {"factor"}},
     {"llama3",
@@ -129,7 +132,7 @@ static void zfl_read_rope_factors(const zf_json *rope, const zfl_rope_kind *kind
                                   zf_rope_desc *out, zf_error *error)
 {
     const zf_json *factor;
-    if (!kind->members[0]) return;
+    if (!kind->members[0] || !strcmp(kind->members[0], "mrope_section")) return;
     if (kind->kind >= ZF_ROPE_LLAMA3) {
         out->original = positions;
         zf_json_to_int(zf_config_member(rope, "original_max_position_embeddings"), 1, INT32_MAX,

@@ -95,6 +95,17 @@ static const zf_option merge_rows[] = {
                       "trained; float: it is added to the folder's own"),
     {.name = NULL}};
 
+/* Says what was written of a model of several parts. */
+static void print_part(const sample_model *sample, const void *config, const char *from,
+                       const char *out)
+{
+    char type[ZF_CONFIG_TYPE];
+    zf_error error = {ZF_OK, ""};
+    if (zf_config_text_part(sample->config, from, type, &error))
+        printf("%s: the text part of %s (%s), as %s; its other parts are not written\n", out, from,
+               type, sample->config->architecture_of(config));
+}
+
 /* export, or merge, which adds an adapter to what is exported. */
 static int write_model(const sample_model *sample, bool merges, int argc, char **argv)
 {
@@ -141,6 +152,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
                                   (zf_dtype)o.dtype, &error);
         session_close(&s);
         if (good) print_unlike(sample, &config, out);
+        if (good) print_part(sample, &config, o.from.load, out);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -63,6 +63,19 @@ typedef struct zf_config_family {
     const void *defaults;      /* a struct, but for the type; NULL: that of the table */
 } zf_config_family;
 
+enum { ZF_CONFIG_TYPE = 64 };
+
+/* A model of several parts, of which that of text is read: from the member text_config of its
+ * config.json, or from the file's own members. */
+typedef struct zf_config_nest {
+    const char *type, *inner;  /* model_type of the file, and that by which the part is read */
+    const char *const *beside; /* keys of the file that are of other parts; NULL after the last */
+    const char *defaults;      /* a JSON object: members where the file has none */
+    /* tie_word_embeddings of the file where it has none; that of text_config counts if it is true,
+     * or not at all, as in transformers */
+    bool tied, either;
+} zf_config_nest;
+
 typedef struct zf_config_table {
     const char *types[ZF_CONFIG_TYPES]; /* model_type; NULL after the last */
     size_t type;          /* with several types: the offset of the member with the type's index */
@@ -75,6 +88,7 @@ typedef struct zf_config_table {
      * after the last. A key that is neither here nor in a row is an error, unless its value is null
      * or it changes nothing in any family (transformers_version, use_cache, id2label, ...). */
     const char *const *keys;
+    const zf_config_nest *nests; /* type NULL after the last; NULL: there are none */
     /* Offsets of members. Those of the second and third line may be 0: no such member. */
     size_t vocab, positions, layers, hidden, heads, intermediate, tied;
     size_t begin, end, pad; /* ids: of [SEP] twice, of [PAD] */
@@ -184,6 +198,11 @@ ZF_API bool zf_config_read_rope_part(const zf_json *json, double otherwise, int6
 ZF_API bool zf_config_read_rope_object(const zf_json *object, const zf_json *theta,
                                        double otherwise, int64_t positions, zf_rope_desc *rope,
                                        zf_error *error);
+
+/* Whether a config.json, or that of a folder, is of a model of several parts, of which that of text
+ * is read; its model_type, else "". Also false with *error. */
+ZF_API bool zf_config_text_part(const zf_config_table *table, const char *path,
+                                char type[ZF_CONFIG_TYPE], zf_error *error);
 
 /* The value of a key; NULL where it is absent or null, so that the default applies. */
 ZF_API const zf_json *zf_config_member(const zf_json *json, const char *key);

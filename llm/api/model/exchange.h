@@ -25,6 +25,11 @@ typedef struct zf_exchange {
      * index of the first dimension, whose number follows it there: of "experts.", a.experts.w [2, n,
      * k] is a.experts.0.w and a.experts.1.w. NULL: none is */
     const char *parts;
+    /* Of a model of several parts: what files may have before the names of the text part, or after
+     * the prefix ("language_model."); NULL: nothing. And beginnings of the other parts' names, with
+     * and without the prefix, which are left out and counted (zf_weights_report.beside) */
+    const char *within;
+    const char *beside[ZF_EXCHANGE_NAMES];
     /* Whether files hold a weight as [in, out]; it is [out, in] here. NULL: none. */
     bool (*turned)(zf_tensor param);
     /* Of another kind of model, which a graph is that has its word embedding; NULL: there is none */

@@ -5,6 +5,7 @@ and the gradients that it computes of them in float64.
     python make.py                   # writes the folders and the batches
     python make.py generated         # writes generated.safetensors alone, from the folders
     python make.py only NAME         # writes the folder of one model, and its tokens into that file
+    python make.py part NAME         # writes the folder of one model of several parts
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` wrote
 
     NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
@@ -30,7 +31,7 @@ import sys
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HERE = pathlib.Path(__file__).parent
@@ -175,10 +176,37 @@ CASES = {
                    intermediate_size=10, num_experts=8, num_experts_per_tok=8, pad_token_id=0)),
 }
 
+# Models of several parts, of which that of text is tested. name: model type, dtype, whether the file
+# is as older transformers wrote it, without text_config; of the text; of the vision part
+SMALL = dict(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+PARTS = {
+    "gemma3parts": ("gemma3", torch.bfloat16, False,
+                    dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                         intermediate_size=20, sliding_window=4, query_pre_attn_scalar=9,
+                         pad_token_id=0, layer_types=["sliding_attention", "full_attention"]),
+                    dict(**SMALL, image_size=8, patch_size=4)),
+    "qwen25vl": ("qwen2_5_vl", torch.float32, False,
+                 dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2,
+                      intermediate_size=20, rms_norm_eps=1e-5,
+                      rope_parameters=dict(rope_type="default", rope_theta=300.0,
+                                           mrope_section=[2, 1, 1])),
+                 dict(depth=1, hidden_size=8, num_heads=2, intermediate_size=8, out_hidden_size=32,
+                      patch_size=4, window_size=8, fullatt_block_indexes=[0])),
+    "qwen25vlflat": ("qwen2_5_vl", torch.bfloat16, True,
+                     dict(hidden_size=16, num_attention_heads=2, num_key_value_heads=1,
+                          intermediate_size=20, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                          rope_parameters=dict(rope_type="default", rope_theta=500.0,
+                                               mrope_section=[2, 1, 1])),
+                     dict(depth=1, hidden_size=8, num_heads=2, intermediate_size=8,
+                          out_hidden_size=16, patch_size=4, window_size=8,
+                          fullatt_block_indexes=[0])),
+}
+
 
 def fill(model, dtype):
     """Every parameter random, exact in the file's dtype, and wide enough to matter."""
-    rng = np.random.default_rng(len(model.config.model_type) + model.config.hidden_size)
+    rng = np.random.default_rng(len(model.config.model_type) +
+                                model.config.get_text_config().hidden_size)
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.from_numpy(rng.standard_normal(tuple(p.shape)))
@@ -264,6 +292,44 @@ def make_case(name):
     save_file({n: x.float().contiguous() for n, x in tensors.items()},
               folder / "expected.safetensors")
     print(f"{name}: loss {loss.item():.6f}, {sum(p.numel() for p in model.parameters())} weights")
+
+
+def flatten(path):
+    """A configuration without text_config."""
+    config = json.loads(path.read_text())
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    text.pop("model_type")
+    config.update({k: v for k, v in text.items() if k not in ("layer_types", "architectures")})
+    config["rope_theta"] = rope["rope_theta"]
+    config["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def make_part(name):
+    kind, dtype, flat, text, vision = PARTS[name]
+    config = AutoConfig.for_model(kind, text_config={**SIZES, **text}, vision_config=vision,
+                                  tie_word_embeddings=text.get("tie_word_embeddings", False))
+    model = fill(AutoModelForImageTextToText.from_config(config).to(torch.float64), dtype)
+    model.tie_weights()
+    folder = HERE / name
+    model.to(dtype).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    if flat:
+        flatten(folder / "config.json")
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float64,
+                                                        attn_implementation="eager")
+    batch = make_batch(False)
+    out = model(**batch)
+    loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1),
+                                             batch["labels"][:, 1:].flatten())
+    loss.backward()
+    tensors = {n.replace("model.language_model.", "model."): p.grad
+               for n, p in model.named_parameters() if p.grad is not None}
+    tensors.update(logits=out.logits.detach(), loss=loss.detach())
+    save_file({n: x.float().contiguous() for n, x in tensors.items()},
+              folder / "expected.safetensors")
+    print(f"{name}: loss {loss.item():.6f}, {len(tensors) - 2} gradients")
 
 
 def make_balanced(name, factor=0.5):
@@ -381,6 +447,8 @@ if __name__ == "__main__":
         if sys.argv[2] in TRAINED:
             make_trained(sys.argv[2])
         make_generated(sys.argv[2:])
+    elif sys.argv[1:2] == ["part"]:
+        make_part(sys.argv[2])
     elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
     else:
@@ -389,6 +457,8 @@ if __name__ == "__main__":
                       HERE / ("batch-masked.safetensors" if masked else "batch.safetensors"))
         for each in CASES:
             make_case(each)
+        for each in PARTS:
+            make_part(each)
         for each in BALANCED:
             make_balanced(each)
         for each in TRAINED:

@@ -230,6 +230,39 @@ TEST_ONCE(encoders_name_each_label_once)
     CHECK(t, c.labels == 3 && first == 2 && second == 1);
 }
 
+/* A ModernBERT's ids of special tokens, of which the file has some, and one is null. */
+TEST_ONCE(encoders_modernbert_keeps_special_ids)
+{
+    static bert_config c;
+    const char *path = test_path("modernbert-ids.json");
+    zf_error error = {ZF_OK, ""};
+    zf_json_writer *w;
+    zf_json *json;
+    FILE *f = fopen(path, "w");
+    int64_t id = -2;
+    CHECK(t, f);
+    fputs("{\"model_type\": \"modernbert\", \"architectures\": [\"ModernBertForMaskedLM\"], "
+          "\"vocab_size\": 99, \"hidden_size\": 12, \"num_hidden_layers\": 2, "
+          "\"num_attention_heads\": 2, \"intermediate_size\": 8, \"pad_token_id\": 3, "
+          "\"bos_token_id\": 7, \"cls_token_id\": null, \"sep_token_id\": 9}",
+          f);
+    fclose(f);
+    if (!bert_config_load(path, &c, &error)) OK(t, error.status, error.text);
+    w = zf_config_json(&bert_config_table, &c);
+    test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+    json = zf_json_parse(zf_json_text(w, NULL, &error), strlen(zf_json_text(w, NULL, &error)), NULL,
+                         &error);
+    NEED(t, json, &error);
+    test_defer(t, (test_cleanup *)zf_json_free, json);
+    zf_json_to_int(zf_json_member(json, "bos_token_id"), 0, 99999, &id, &error);
+    CHECK(t, id == 7);
+    zf_json_to_int(zf_json_member(json, "sep_token_id"), 0, 99999, &id, &error);
+    CHECK(t, id == 9);
+    zf_json_to_int(zf_json_member(json, "eos_token_id"), 0, 99999, &id, &error);
+    CHECK(t, id == 50282 && !error.status);
+    CHECK(t, zf_json_type_of(zf_json_member(json, "cls_token_id")) == ZF_JSON_NULL);
+}
+
 /* ----------------------------------------------------------------------------- what is refused */
 
 /* The folder's config.json with one text in the place of another makes this error. */
@@ -282,6 +315,8 @@ TEST_ONCE(encoders_refuse_what_they_do_not_compute)
            "is regression with 2 labels; a text has one number");
     refuse(t, "bert-number", "\"regression\"", "\"multi_label_classification\"",
            "must be single_label_classification or regression; several labels of a text are not read");
+    refuse(t, "bert-number", "\"regression\"", "\"single_label_classification\"",
+           "is single_label_classification with one label, which every text would have");
     memset(names, 'a', sizeof names - 1);
     refuse(t, "roberta-labels", "gut \\u00e9", names, "has names of more than 8191 bytes");
 }

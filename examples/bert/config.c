@@ -110,6 +110,10 @@ static void read_labels(bert_config *c, const zf_json *json, zf_error *error)
     if (count > 1 && !strcmp(kind, "regression") && !error->status)
         zf_json_fail(problem, error, "is regression with %lld labels; a text has one number",
                      (long long)count);
+    if (count == 1 && !strcmp(kind, "single_label_classification") && !error->status)
+        zf_json_fail(problem, error,
+                     "is single_label_classification with one label, which every text would have; "
+                     "regression is with one");
     c->labels = count, c->task = count == 1 ? BERT_REGRESSES : BERT_CLASSIFIES;
     for (int64_t k = 0; k < count && !error->status; k++) (void)read_name(c, names, k, error);
 }

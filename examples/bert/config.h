@@ -46,6 +46,7 @@ typedef struct bert_config {
     int64_t near_layers[BERT_LAYERS / 64]; /* a bit each */
     int64_t norm_bias, attention_bias, mlp_bias, decoder_bias, classifier_bias;
     int64_t classifier_activation; /* a zf_activation */
+    int64_t begin, end, cls, sep;  /* ids, which are read and written; -1: none */
     int64_t mean; /* labels are of the mean over tokens, not of the first one */
 } bert_config;
 

@@ -20,7 +20,7 @@ static const char *const keys[] = {"global_attn_every_n_layers",
                                    "deterministic_flash_attn", "reference_compile",
                                    "repad_logits_with_grad", "sparse_prediction",
                                    "sparse_pred_ignore_index", "initializer_cutoff_factor",
-                                   "cls_token_id", "gradient_checkpointing", NULL};
+                                   "gradient_checkpointing", NULL};
 
 static const char *const elsewhere[] = {"hidden_act",
                                         "hidden_dropout_prob",
@@ -43,6 +43,10 @@ static const zf_config_row rows[] = {
     {"attention_dropout", ZF_CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},
     {"mlp_dropout", ZF_CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
     {"embedding_dropout", ZF_CONFIG_NUMBER, .at = AT(embedding_dropout), .most = 0.999},
+    {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(begin)},
+    {"eos_token_id", ZF_CONFIG_TOKEN, .at = AT(end)},
+    {"cls_token_id", ZF_CONFIG_TOKEN, .at = AT(cls)},
+    {"sep_token_id", ZF_CONFIG_TOKEN, .at = AT(sep)},
     {"local_attention", ZF_CONFIG_COUNT, .at = AT(near), .least = 2, .most = 1 << 24},
     {.key = NULL}};
 
@@ -232,6 +236,10 @@ const bert_family_desc bert_modernbert = {
                                                 .eps = 1e-5,
                                                 .std = 0.02,
                                                 .pad = 50283,
+                                                .begin = 50281,
+                                                .end = 50282,
+                                                .cls = 50281,
+                                                .sep = 50282,
                                                 .tied = 1,
                                                 .theta = 160000,
                                                 .near_theta = 10000,

@@ -320,3 +320,32 @@ TEST_ONCE(encoders_refuse_what_they_do_not_compute)
     memset(names, 'a', sizeof names - 1);
     refuse(t, "roberta-labels", "gut \\u00e9", names, "has names of more than 8191 bytes");
 }
+
+/* A file of these bytes, with labels, makes this error. */
+static void refuse_texts(test *t, const char *name, const char *bytes, size_t count,
+                         const char *error)
+{
+    static texts of;
+    zf_error got = {ZF_OK, ""};
+    const char *path = test_path(name);
+    zf_wordpiece *words = zf_wordpiece_open("docs/data/vocab.txt", NULL, &got);
+    const examples_desc e = {.words = words, .end = -1, .vocab = 1 << 16, .sequence = 16};
+    const texts_desc d = {.examples = &e, .text = "text", .label = "label"};
+    FILE *f = fopen(path, "wb");
+    CHECK(t, f && words);
+    fwrite(bytes, 1, count, f), fclose(f);
+    if (texts_load(&of, path, &d, &got)) texts_free(&of);
+    if (!strstr(got.text, error)) test_fail(t, __FILE__, __LINE__, error, got.text);
+    zf_wordpiece_free(words);
+}
+
+#define REFUSE_TEXTS(t, name, text, error) refuse_texts(t, name, text, sizeof(text) - 1, error)
+
+TEST_ONCE(encoders_refuse_texts_with_nul_bytes)
+{
+    REFUSE_TEXTS(t, "nul.csv", "text,label\nthe owl,a\nthe \0cat,b\n",
+                 "line 3: a NUL byte, so this is no text");
+    REFUSE_TEXTS(t, "nul.tsv", "text\tlabel\nthe owl\ta\0\n", "line 2: a NUL byte");
+    REFUSE_TEXTS(t, "nul.jsonl", "{\"text\": \"the owl\", \"label\": \"a\\u0000b\"}\n",
+                 "\"label\" has a NUL character");
+}

@@ -347,8 +347,8 @@ failed:
 TEST_ONCE(llm_mixtral_is_balanced_as_by_transformers) { check_balanced(t, 26); }
 TEST_ONCE(llm_qwen3_moe_is_balanced_as_by_transformers) { check_balanced(t, 28); }
 
-/* 20 steps of AdamW over one batch have the losses of transformers. */
-static void check_trained(test *t, int k)
+/* 20 steps of AdamW over one batch have the losses of transformers. most: of the first loss. */
+static void check_trained(test *t, int k, double most)
 {
     static session s; /* outlive what the test defers */
     static causal_batch_file f;
@@ -368,14 +368,29 @@ static void check_trained(test *t, int k)
         OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));
         OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
         OK(t, zf_step(s.program), zf_program_error(s.program));
-        CHECK_NEAR(t, session_scalar(&s, "loss"), losses[step], 1e-6 * losses[0]);
+        CHECK_NEAR(t, session_scalar(&s, "loss"), losses[step], most * losses[0]);
     }
+    session_close(&s); /* the next one may have these places */
+    causal_batch_file_free(&f);
 }
 
-TEST_ONCE(llm_mixtral_trains_as_by_transformers) { check_trained(t, 26); }
-TEST_ONCE(llm_qwen2_moe_trains_as_by_transformers) { check_trained(t, 27); }
-TEST_ONCE(llm_qwen3_moe_trains_as_by_transformers) { check_trained(t, 28); }
-TEST_ONCE(llm_olmoe_trains_as_by_transformers) { check_trained(t, 29); }
+TEST_ONCE(llm_mixtral_trains_as_by_transformers) { check_trained(t, 26, 1e-6); }
+TEST_ONCE(llm_qwen2_moe_trains_as_by_transformers) { check_trained(t, 27, 1e-6); }
+TEST_ONCE(llm_qwen3_moe_trains_as_by_transformers) { check_trained(t, 28, 1e-6); }
+TEST_ONCE(llm_olmoe_trains_as_by_transformers) { check_trained(t, 29, 1e-6); }
+
+/* The others; there is not room for what all of them would defer. Rounding to f32 grows most in the
+ * Qwen3, to 5e-6. */
+TEST_ONCE(llm_families_train_as_by_transformers)
+{
+    for (int k = 0; k < CASES && !t->failed; k++) {
+        if (sample_of(k) == &llm_sample && (k < 26 || k > 29)) check_trained(t, k, k == 5 ? 1e-5 : 1e-6);
+        while (t->deferred_count) {
+            t->deferred_count--;
+            t->deferred[t->deferred_count].run(t->deferred[t->deferred_count].object);
+        }
+    }
+}
 
 /* The loss of a model with experts is a sum over the parts of a batch, with and without that of
  * routers. */
@@ -863,11 +878,12 @@ TEST_ONCE(llm_weights_of_8_bits) { check_few_bits(t, 8, false); }
 TEST_ONCE(llm_weights_of_4_bits) { check_few_bits(t, 4, true); }
 
 /* Ranks that train at stage 3, and generate in between. */
-enum { RANKS = 2, ANSWER = 6, ROOM = 1 << 13 };
+enum { RANKS = 2, ANSWER = 6, ROOM = 1 << 14 };
 
 typedef struct trainer {
     zf_comm *comm;
     enum { NOTHING, GATHERED, HELD } how; /* generation between the first step and the others */
+    int folder, stage;                    /* an index into cases */
     float params[ROOM];
     int64_t count;
     float logits[2][ANSWER][VOCAB];
@@ -920,16 +936,22 @@ static void train_and_answer(trainer *r)
                       .purpose = SAMPLE_TRAIN,
                       .config = &config,
                       .threads = 1,
-                      .shape = {.batch = BATCH / RANKS, .sequence = TOKENS},
+                      .shape = {.batch = BATCH / RANKS,
+                                .sequence = TOKENS,
+                                .rows = cases[r->folder].masked},
                       .comm = r->comm,
-                      .training.zero = {.stage = 3, .bucket_bytes = 1}};
-    bool good = llm_config_load(folder_of(0), &config, &r->error) &&
-                causal_batch_file_load(&f, GOLDEN "batch.safetensors", VOCAB, &r->error);
+                      .training.zero = {.stage = r->stage, .bucket_bytes = 1}};
+    bool good = llm_config_load(folder_of(r->folder), &config, &r->error) &&
+                causal_batch_file_load(&f,
+                                       cases[r->folder].masked ? GOLDEN "batch-masked.safetensors"
+                                                               : GOLDEN "batch.safetensors",
+                                       VOCAB, &r->error);
     if (!good || !session_open(&s, &d, &r->error)) {
         causal_batch_file_free(&f);
         return;
     }
-    good = session_take(&s, folder_of(0), &report, &r->error) && train(&s, &f, 1, &r->error) &&
+    good = session_take(&s, folder_of(r->folder), &report, &r->error) &&
+           train(&s, &f, 1, &r->error) &&
            (r->how == NOTHING || answer(r, &s, &config)) && train(&s, &f, 2, &r->error);
     for (int32_t k = 0; k < zf_param_count(s.graph) && good; k++) {
         zf_tensor x = zf_param_at(s.graph, k);
@@ -952,6 +974,38 @@ static void *train_rank(void *object)
     return NULL;
 }
 
+static void train_ranks(test *t, trainer ranks[RANKS])
+{
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = RANKS}, NULL);
+    pthread_t threads[RANKS];
+    NEED(t, group, NULL);
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r].comm = zf_local_comm(group, r);
+        if (pthread_create(&threads[r], NULL, train_rank, &ranks[r])) abort();
+    }
+    for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+    zf_local_free(group);
+    for (int r = 0; r < RANKS; r++) OK(t, ranks[r].error.status, ranks[r].error.text);
+}
+
+/* Of each family, and of the text parts: three steps of ranks at stages 0 and 3. */
+TEST_ONCE(llm_families_have_the_same_bits_at_stages_0_and_3)
+{
+    static trainer ranks[2][RANKS];
+    for (int k = 0; k < CASES && !t->failed; k++) {
+        if (sample_of(k) != &llm_sample) continue;
+        memset(ranks, 0, sizeof ranks);
+        for (int way = 0; way < 2 && !t->failed; way++) {
+            for (int r = 0; r < RANKS; r++)
+                ranks[way][r].folder = k, ranks[way][r].stage = 3 * way;
+            train_ranks(t, ranks[way]);
+        }
+        if (ranks[0][0].count < 1000 || ranks[0][0].count != ranks[1][0].count ||
+            memcmp(ranks[0][0].params, ranks[1][0].params, sizeof ranks[0][0].params))
+            test_fail(t, __FILE__, __LINE__, "stage 3 has the bits of stage 0", cases[k].name);
+    }
+}
+
 /* A run with answers between its steps has the bits of one without; answers do not depend on where
  * the parameters are gathered. */
 TEST_ONCE(llm_generates_between_steps_at_stage_3)
@@ -959,16 +1013,9 @@ TEST_ONCE(llm_generates_between_steps_at_stage_3)
     static trainer ranks[3][RANKS];
     memset(ranks, 0, sizeof ranks);
     for (int how = 0; how < 3; how++) {
-        zf_local *group = zf_local_new(&(zf_local_desc){.world = RANKS}, NULL);
-        pthread_t threads[RANKS];
-        NEED(t, group, NULL);
-        for (int r = 0; r < RANKS; r++) {
-            ranks[how][r].comm = zf_local_comm(group, r), ranks[how][r].how = how;
-            if (pthread_create(&threads[r], NULL, train_rank, &ranks[how][r])) abort();
-        }
-        for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
-        zf_local_free(group);
-        for (int r = 0; r < RANKS; r++) OK(t, ranks[how][r].error.status, ranks[how][r].error.text);
+        for (int r = 0; r < RANKS; r++) ranks[how][r].how = how, ranks[how][r].stage = 3;
+        train_ranks(t, ranks[how]);
+        if (t->failed) return;
         for (int r = 0; r < RANKS; r++) {
             CHECK(t, ranks[how][r].count > 1000 && ranks[how][r].count == ranks[0][0].count);
             CHECK(t, !memcmp(ranks[how][r].params, ranks[0][0].params, sizeof ranks[0][0].params));

@@ -116,6 +116,8 @@ static bool take(reader *r, const char *const part[3], const size_t bytes[3])
     if (r->first.failed) return out_of_memory(r->error);
     if (part[1] && !encode(r, part[1], bytes[1], r->d->pair)) return false;
     if (r->d->label && !bytes[2]) return fail(r->error, ZF_ERR_FORMAT, "\"%s\" is empty", r->d->label);
+    if (part[2] && memchr(part[2], 0, bytes[2]))
+        return fail(r->error, ZF_ERR_FORMAT, "\"%s\" has a NUL character", r->d->label);
     return put_row(r, part[1] != NULL, part[2] ? part[2] : "", bytes[2]);
 }
 

@@ -5,12 +5,13 @@ and the gradients that it computes of them in float64.
     python make.py                   # writes the folders and the batches
     python make.py generated         # writes generated.safetensors alone, from the folders
     python make.py only NAME         # writes the folder of one model, and its tokens into that file
+    python make.py trained [NAME...] # writes NAME/trained.safetensors alone, from the folders
     python make.py part NAME         # writes the folder of one model of several parts
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` wrote
 
     NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
     NAME/balanced.safetensors    of models with experts: the auxiliary loss of their routers
-    NAME/trained.safetensors     of the same: losses of 20 steps
+    NAME/trained.safetensors     losses of 20 steps
     NAME/expected.safetensors    F32 of f64: "logits" [B,T,V], "loss" [], and the gradient of every
                                  parameter under its name
     batch.safetensors            I64 input_ids and labels [1,B,T], as batch files have them
@@ -352,11 +353,11 @@ def make_balanced(name, factor=0.5):
 
 def make_trained(name, steps=20):
     """trained.safetensors: F64 "losses" [20], of AdamW over one batch, each before its update."""
-    model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float64,
-                                                 attn_implementation="eager")
+    kind = AutoModelForImageTextToText if name in PARTS else AutoModelForCausalLM
+    model = kind.from_pretrained(HERE / name, dtype=torch.float64, attn_implementation="eager")
     model.config._experts_implementation = "eager"
     step = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3, weight_decay=0)
-    batch, losses = make_batch(CASES[name][1]), []
+    batch, losses = make_batch(name in CASES and CASES[name][1]), []
     for _ in range(steps):
         logits = model(**batch).logits
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1),
@@ -371,7 +372,7 @@ def make_trained(name, steps=20):
 
 
 BALANCED = ("mixtral", "qwen3moe")
-TRAINED = ("mixtral", "qwen2moe", "qwen3moe", "olmoe")
+TRAINED = (*CASES, *PARTS)
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
@@ -449,6 +450,10 @@ if __name__ == "__main__":
         make_generated(sys.argv[2:])
     elif sys.argv[1:2] == ["part"]:
         make_part(sys.argv[2])
+        make_trained(sys.argv[2])
+    elif sys.argv[1:2] == ["trained"]:
+        for each in sys.argv[2:] or TRAINED:
+            make_trained(each)
     elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
     else:

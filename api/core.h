@@ -650,7 +650,8 @@ typedef struct zf_attention_desc {
      * (m + N - M)| < window. 0: all */
     int64_t window;
     /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
-     * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
+     * seen; else it is of q's dtype and added to the scaled scores. With caches: [1, heads or 1, 1,
+     * C], not with a ring. ZF_NONE: none */
     zf_tensor mask;
     /* The result of zf_documents: a token sees those of its own document. M = N. ZF_NONE: one */
     zf_tensor documents;
@@ -662,7 +663,7 @@ typedef struct zf_attention_desc {
      * tokens of each example (i32 or i64 [B]). Of the M tokens of q, k and v the first `count` (i32
      * or i64 [B] too) are new; the others are padding, whose result is 0. New keys and values are
      * added to the caches; then new query m sees the keys 0 to past + m of these. More than C
-     * tokens of an example are an error of the step. Causal; without mask, dropout and gradient.
+     * tokens of an example are an error of the step. Causal; without dropout and gradient.
      * ZF_NONE: none of the four */
     zf_tensor k_cache, v_cache, past, count;
     /* For caches with a window W: token t of an example is in row t mod C of the caches, so texts

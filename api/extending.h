@@ -219,10 +219,10 @@
       A(attention_grad, kv_heads, i) A(attention_grad, window, i)                                  \
       A(attention_grad, documents, b) A(attention_grad, block, i) A(attention_grad, layouts, i)    \
       A(attention_grad, cap, f))                                                                   \
-    X(cached_attention, 7, 8, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
+    X(cached_attention, 7, 9, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
       A(cached_attention, kv_heads, i) A(cached_attention, window, i)                              \
       A(cached_attention, ring, b) A(cached_attention, block, i) A(cached_attention, layouts, i)   \
-      A(cached_attention, cap, f))                                                                 \
+      A(cached_attention, cap, f) A(cached_attention, biased, b))                                  \
     X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
     X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i)          \

@@ -1120,20 +1120,22 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
                           "the blocks must be the result of zf_block_mask_lists");
     if (zfi_is_operand(d.k_cache) || zfi_is_operand(d.v_cache) || zfi_is_operand(d.past) ||
         zfi_is_operand(d.count)) {
-        if (packed || count > 3 || d.dropout > 0 || !d.causal || zfi_is_operand(d.documents))
+        const bool lists = zfi_is_operand(d.blocks), biased = count > 3;
+        zf_tensor of[9] = {q, k, v, d.past, d.count, d.k_cache, d.v_cache, d.blocks};
+        if (packed || d.dropout > 0 || !d.causal || zfi_is_operand(d.documents))
             return zfi_misuse(
                 q, ZF_ERR_ARGUMENT, "attention",
-                "with caches it takes q, k and v, is causal, and has no mask, documents "
-                "or dropout");
+                "with caches it takes q, k and v, is causal, and has no documents or dropout");
         if (!zfi_is_operand(d.k_cache) || !zfi_is_operand(d.v_cache) || !zfi_is_operand(d.past) ||
             !zfi_is_operand(d.count))
             return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
                               "k_cache, v_cache, past and count must be given together");
-        return zfi_build(ZF_OP_cached_attention, zfi_is_operand(d.blocks) ? 8 : 7,
-                         (zf_tensor[]){q, k, v, d.past, d.count, d.k_cache, d.v_cache, d.blocks},
+        of[lists ? 8 : 7] = biased ? x[3] : of[lists ? 8 : 7];
+        return zfi_build(ZF_OP_cached_attention, 7 + lists + biased, of,
                          zfi_with({.i = heads}, {.f = d.scale},
                                   {.i = kv_heads < heads ? kv_heads : 0}, {.i = d.window},
-                                  {.i = d.ring}, {.i = block}, {.i = layouts}, {.f = d.cap}));
+                                  {.i = d.ring}, {.i = block}, {.i = layouts}, {.f = d.cap},
+                                  {.i = biased}));
     }
     if (d.ring)
         return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention", "only caches can be a ring");

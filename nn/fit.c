@@ -291,7 +291,7 @@ static zf_status zfi_fit_train(zfi_fitter *f)
         const int64_t first = step % batches * d->batch;
         zfi_fit_program *p =
             &f->programs[0][f->trained - first < d->batch ? ZFI_FIT_REST : ZFI_FIT_WHOLE];
-        double lr;
+        double lr = 0;
         if ((status = zfi_fit_rate(f, p, step, &at, &lr))) break;
         at = (zf_nn_progress){.epoch = step / batches + 1,
                               .step = step + 1,

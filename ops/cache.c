@@ -34,6 +34,9 @@
  * `heads` layouts (block_mask.c). Query m then sees the keys alone that the row of token past[b] +
  * m lists. Not of a ring.
  *
+ * With `biased`, the last operand is a bias [1, heads or 1, 1, C] of q's dtype, which is added to the
+ * scaled scores of the keys in these rows. Not of a ring.
+ *
  * Several tokens at once (a prompt) use attention's kernel of blocks. One token is bound by reading
  * the caches, from end to end: a task has a piece of the keys, and goes once along it, 64 keys at a
  * time, for all heads. With m, l and o the maximum, the sum and the values of a piece, and M the
@@ -69,6 +72,10 @@ static zfi_attention zfi_cached_of(const zf_launch *l)
     a.scores = (zf_shape){4, {a.batch, a.heads, a.m, a.kept}};
     a.block = ZF_INT(l, cached_attention, block);
     a.by_element = a.block != 0;
+    if (ZF_INT(l, cached_attention, biased)) {
+        a.bias = &l->args[l->arg_count - 1];
+        zfi_broadcast_strides(&a.bias->shape, &a.scores, a.bias_step);
+    }
     if (!a.block) return a;
     a.layouts = ZF_INT(l, cached_attention, layouts), a.blocks = zfi_div_up(a.n, a.block);
     a.lists = l->args[ZFI_CACHED_LISTS].data;
@@ -142,7 +149,8 @@ static zf_status zfi_infer_ring(const zfi_infer *c)
 static zf_status zfi_infer_cached_mask(const zfi_infer *c, int64_t heads)
 {
     const int64_t block = ZF_INT(c, cached_attention, block);
-    if ((block != 0) != (c->arg_count > ZFI_CACHED_LISTS))
+    const int32_t lists = c->arg_count - (ZF_INT(c, cached_attention, biased) != 0);
+    if ((block != 0) != (lists > ZFI_CACHED_LISTS))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "block = %lld, and the lists of a block mask are %sthere",
                               (long long)block, block ? "not " : "");
@@ -151,6 +159,23 @@ static zf_status zfi_infer_cached_mask(const zfi_infer *c, int64_t heads)
     return block ? zfi_infer_lists(c, block, ZF_INT(c, cached_attention, layouts), heads,
                                    c->args[ZFI_CACHED_K]->shape.dims[1])
                  : ZF_OK;
+}
+
+/* Checks the bias, if there is one. */
+static zf_status zfi_infer_cached_bias(const zfi_infer *c, int64_t heads)
+{
+    const zfi_node *bias = c->args[c->arg_count - 1];
+    const int64_t rows = c->args[ZFI_CACHED_K]->shape.dims[1];
+    const zf_shape all = ZF_SHAPE(1, heads, 1, rows), one = ZF_SHAPE(1, 1, 1, rows);
+    char type[ZFI_TYPE_TEXT];
+    if (!ZF_INT(c, cached_attention, biased)) return ZF_OK;
+    if (ZF_INT(c, cached_attention, ring))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a ring has no bias");
+    if (bias->dtype == c->args[0]->dtype &&
+        (zfi_same_shape(&bias->shape, &all) || zfi_same_shape(&bias->shape, &one)))
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bias, the last operand, must be %s, or of one head",
+                          zfi_type_text(type, c->args[0]->dtype, &all));
 }
 
 static zf_status zfi_infer_cached_attention(zfi_infer *c)
@@ -199,6 +224,7 @@ static zf_status zfi_infer_cached_attention(zfi_infer *c)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operands 5 and 6 must be two caches");
     if (!status && ZF_INT(c, cached_attention, ring)) status = zfi_infer_ring(c);
     if (!status) status = zfi_infer_cached_mask(c, heads);
+    if (!status) status = zfi_infer_cached_bias(c, heads);
     return status ? status : zfi_infer_like(c, 0);
 }
 
@@ -518,6 +544,19 @@ static bool zfi_cached_hide(const zfi_attention *a, int64_t m, int64_t n, int64_
     return any;
 }
 
+/* Adds the bias of keys n..n+some-1 to the scores s of each head. */
+static void zfi_cached_add_bias(const zfi_cached_run *r, int64_t n, int64_t some, float *s)
+{
+    const zfi_attention *a = &r->a;
+    float row[ZFI_LANES];
+    for (int64_t h = 0; h < a->heads && a->bias; h++, s += ZFI_LANES) {
+        zfi_widen(r->isa, row, a->bias->dtype,
+                  zfi_array_at(a->bias, h * a->bias_step[1] + n * a->bias_step[3]), some);
+        ZFI_VECTOR
+        for (int64_t i = 0; i < some; i++) s[i] += row[i];
+    }
+}
+
 /* A task: a piece of the keys of one example, for all heads. */
 static void zfi_cached_task(void *context, int64_t index, int worker)
 {
@@ -548,6 +587,7 @@ static void zfi_cached_task(void *context, int64_t index, int worker)
         if (next.rows) next.at = zfi_attention_kv(a, 0, b * a->heads, n + some);
         for (int64_t i = 0; i < a->heads * ZFI_LANES; i++) s[i] = -INFINITY;
         zfi_cached_block(r, &k, false, s, q, aside, &v);
+        zfi_cached_add_bias(r, n, some, s);
         zfi_cached_hide(a, own, n, some, s);
         zfi_cached_softmax(r->isa, s, y, a->heads, r->width, most, sum);
         zfi_cached_block(r, &v, true, s, y, aside, &next);

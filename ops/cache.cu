@@ -17,6 +17,8 @@ typedef struct zfd_cached {
     int64_t heads, group, d, window;
     int64_t row, kv_row; /* elements of a token: of q; of k and v */
     int64_t rows;        /* elements of k */
+    const void *bias;    /* of y's dtype [heads or 1, rows of a cache], or NULL */
+    int64_t bias_row;    /* elements from one head's to the next: 0 of one for all */
     const int *lists;    /* of a block mask over the rows of a cache, or NULL */
     int block, layouts;
     float scale, cap;    /* cap 0: none */
@@ -112,6 +114,7 @@ template <class T> __global__ void zfd_cached_kernel(const zfd_cached c)
             score = fmaf(shared[i], zfd_to_f32(keys[from + i]), score);
         score = c.scale * zfd_warp_sum(score);
         if (c.cap > 0) score = c.cap * tanhf(score / c.cap);
+        if (c.bias) score += zfd_to_f32(static_cast<const T *>(c.bias)[head * c.bias_row + n]);
         most = fmaxf(most, score);
         base = most == -INFINITY ? 0 : most;
         fix = expf(before - base), p = expf(score - base);
@@ -151,6 +154,10 @@ static zf_status zfd_cuda_cached_attention(const zf_launch *l)
     c.block = (int)ZF_INT(l, cached_attention, block);
     c.layouts = (int)ZF_INT(l, cached_attention, layouts);
     if (c.block) c.lists = static_cast<const int *>(x[7].data);
+    if (ZF_INT(l, cached_attention, biased)) {
+        const zf_array *bias = &x[l->arg_count - 1];
+        c.bias = bias->data, c.bias_row = bias->shape.dims[1] > 1 ? c.n : 0;
+    }
     c.scale = (float)ZF_FLOAT(l, cached_attention, scale);
     c.cap = (float)ZF_FLOAT(l, cached_attention, cap);
     c.op = l->op, c.node = l->node, c.fault = zfd_device_of(l)->fault;

@@ -373,6 +373,16 @@ TEST(cache_operands)
          "%1, %2, %3, %4, %5, %8, %9 {heads=2 scale=1 kv_heads=1 window=63 ring=true} : f32[2,3,8]",
          "10: cached_attention: a ring of 64 tokens must be a multiple of 64, and have room for the "
          "window of 63 and for the 3 new tokens less 1"},
+        {"%8 = input \"b\" : f32[1,2,3,9]\n%9 = cached_attention %1, %2, %3, %4, %5, %6, %7, %8 "
+         "{heads=2 scale=1 kv_heads=1 biased=true} : f32[2,3,8]",
+         "9: cached_attention: the bias, the last operand, must be f32[1,2,1,9], or of one head"},
+        {"%8 = cache \"a\" : f32[2,128,4]\n%9 = cache \"b\" : f32[2,128,4]\n"
+         "%10 = input \"c\" : f32[1,2,1,128]\n%11 = cached_attention %1, %2, %3, %4, %5, %8, %9, %10 "
+         "{heads=2 scale=1 kv_heads=1 window=63 ring=true biased=true} : f32[2,3,8]",
+         "11: cached_attention: a ring has no bias"},
+        {"%8 = cached_attention %1, %2, %3, %4, %5, %6, %7, %7 {heads=2 scale=1 kv_heads=1} : "
+         "f32[2,3,8]",
+         "8: cached_attention: block = 0, and the lists of a block mask are there"},
         {"%8 = add %6, %7 : f32[2,9,4]\noutput %8 \"y\"",
          "verify: %8 = add %6, %7 : f32[2,9,4]: %6 is a cache, which only the node reads that writes "
          "it"},

@@ -316,7 +316,8 @@ TEST_ONCE(encoders_refuse_what_they_do_not_compute)
     refuse(t, "bert-number", "\"regression\"", "\"multi_label_classification\"",
            "must be single_label_classification or regression; several labels of a text are not read");
     refuse(t, "bert-number", "\"regression\"", "\"single_label_classification\"",
-           "is single_label_classification with one label, which every text would have");
+           "is single_label_classification with one label, which every text would have; "
+           "regression is with one");
     memset(names, 'a', sizeof names - 1);
     refuse(t, "roberta-labels", "gut \\u00e9", names, "has names of more than 8191 bytes");
 }

@@ -470,7 +470,7 @@ TEST(graph_refuses_bad_layers)
     SAYS("attention in net (graph.c:LINE): k_cache, v_cache, past and count must be given together");
     TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.past = n.i}));
     SAYS("attention in net (graph.c:LINE): with caches it takes q, k and v, is causal, and has "
-         "no mask, documents or dropout");
+         "no documents or dropout");
     TRY(zf_residual_layer_norm(n.x, n.v, n.v, n.v, NULL));
     SAYS("residual_norm in net (graph.c:LINE): operand 1 must have the shape of operand 0; %1 = "
          "f32[2,3], %2 = f32[3], %2 = f32[3], %2 = f32[3]");

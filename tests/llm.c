@@ -62,6 +62,9 @@ static const struct {
     {"qwen2moe", false, false},
     {"qwen3moe", true, false},
     {"olmoe", false, false},
+    /* ALiBi: of six heads, which are no power of two; and of four, in a file with a prefix. */
+    {"bloom6", false, false},
+    {"bloom4", true, false},
     /* The text parts of models of several: of a Gemma 3; of a Qwen2.5-VL, which is a Qwen2, with and
      * without text_config. */
     {"gemma3parts", false, false},
@@ -503,6 +506,13 @@ TEST_ONCE(llm_falcon7b_generates_as_transformers) { check_case_generated(t, 24, 
 TEST_ONCE(llm_sequential_falcon_is_that_of_transformers) { check_case(t, 25, NULL); }
 TEST_ONCE(llm_sequential_falcon_generates_as_transformers) { check_case_generated(t, 25, 0, 2); }
 
+TEST_ONCE(llm_bloom_is_that_of_transformers) { check_case(t, CASES - PARTS - 2, NULL); }
+TEST_ONCE(llm_padded_bloom_is_that_of_transformers) { check_case(t, CASES - PARTS - 1, NULL); }
+TEST_ONCE(llm_bloom_without_fusion) { check_case(t, CASES - PARTS - 1, "all"); }
+TEST_ONCE(llm_bloom_generates_as_transformers)
+{
+    check_case_generated(t, CASES - PARTS - 2, 3, 1.3);
+}
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
 TEST_ONCE(llm_yarn_of_more_members_generates_as_transformers) { check_case_generated(t, 11, 0, 1.2); }
@@ -1402,7 +1412,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"gemma\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
          "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\", "
-         "\"gemma2\", \"starcoder2\", \"gpt_neox\", \"falcon\", \"mixtral\", \"qwen2_moe\", \"qwen3_moe\", \"olmoe\" or \"deepseek_v3\", not \"gemma\""},
+         "\"gemma2\", \"starcoder2\", \"gpt_neox\", \"falcon\", \"mixtral\", \"qwen2_moe\", \"qwen3_moe\", \"olmoe\", \"deepseek_v3\" or \"bloom\", not \"gemma\""},
         {SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
                "\"attn_logit_softcapping\": 0}",
          "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},

@@ -579,6 +579,18 @@ static const op_case cases[] = {
      "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=2 window=20 "
      "ring=true} : f[3,1,12]",
      NORM, 128, 'N', MUTATES | NEEDS_N},
+    {"cached_attention", "f[2,R,12] f[2,R,6] f[2,R,6] x[2] r[2] c[2,J,6] c[2,J,6] f[1,4,1,J]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7, %8 {heads=4 scale=0.5 kv_heads=2 biased=true} : "
+     "f[2,R,12]",
+     NORM, 128, 'J', MUTATES | NEEDS_N},
+    {"cached_attention", "f[3,1,12] f[3,1,6] f[3,1,6] x[3] o[3] c[3,U,6] c[3,U,6] f[1,4,1,U]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7, %8 {heads=4 scale=0.5 kv_heads=2 biased=true} : "
+     "f[3,1,12]",
+     NORM, 128, 'N', MUTATES | NEEDS_N},
+    {"cached_attention", "f[3,1,12] f[3,1,6] f[3,1,6] x[3] o[3] c[3,U,6] c[3,U,6] f[1,1,1,U]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7, %8 {heads=4 scale=0.5 kv_heads=2 biased=true} : "
+     "f[3,1,12]",
+     NORM, 128, 'N', MUTATES | NEEDS_N},
     {"affine", "f[R,N] f[N] f[N]", "affine %1, %2, %3 : f[R,N]", TERMS, 2, 0, 0},
     {"affine", "f[R,N] f[N]", "affine %1, %2 : f[R,N]", TERMS, 1, 0, 0},
 

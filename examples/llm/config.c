@@ -41,7 +41,7 @@ static const llm_family_desc *const families[LLM_FAMILIES] = {
     [LLM_PHI3] = &llm_phi3,       [LLM_GEMMA2] = &llm_gemma2, [LLM_STARCODER2] = &llm_starcoder2,
     [LLM_NEOX] = &llm_neox,       [LLM_FALCON] = &llm_falcon, [LLM_MIXTRAL] = &llm_mixtral,
     [LLM_QWEN2_MOE] = &llm_qwen2_moe, [LLM_QWEN3_MOE] = &llm_qwen3_moe, [LLM_OLMOE] = &llm_olmoe,
-    [LLM_DEEPSEEK3] = &llm_deepseek3};
+    [LLM_DEEPSEEK3] = &llm_deepseek3, [LLM_BLOOM] = &llm_bloom};
 
 const llm_family_desc *llm_family_of(const llm_config *c) { return families[c->family]; }
 
@@ -72,7 +72,10 @@ bool llm_is_full(const llm_config *c, int64_t layer)
     return !c->window || has_bit(c->full, layer);
 }
 
-bool llm_is_plain(const llm_config *c, int64_t layer) { return has_bit(c->plain, layer); }
+bool llm_is_plain(const llm_config *c, int64_t layer)
+{
+    return c->alibi || has_bit(c->plain, layer);
+}
 
 bool llm_is_sparse(const llm_config *c, int64_t layer)
 {
@@ -240,7 +243,7 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
                     "config.json: num_key_value_heads (%lld) must be a divisor of "
                     "num_attention_heads (%lld)",
                     (long long)c->kv_heads, (long long)c->heads);
-    return c->width % 2 == 0 ||
+    return c->width % 2 == 0 || c->alibi ||
            fail(error, ZF_ERR_MISMATCH,
                 "config.json: heads are %lld wide; rope needs an even width", (long long)c->width);
 }
@@ -304,9 +307,9 @@ static void write_more(const void *config, zf_json_writer *w)
 {
     const llm_config *c = config;
     const llm_family_desc *family = llm_family_of(c);
-    write_rope(c, w);
+    if (!c->alibi) write_rope(c, w);
     if (family->write) family->write(c, w);
-    if (c->family != LLM_LLAMA) {
+    if (c->family != LLM_LLAMA && !c->alibi) {
         zf_json_put_key(w, "sliding_window");
         if (c->window) zf_json_put_int(w, c->window);
         else zf_json_put_null(w);
@@ -351,7 +354,7 @@ static const zf_config_nest nests[] = {
 const zf_config_table llm_members = {
     .types = {"llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text", "granite", "olmo2",
               "smollm3", "phi3", "gemma2", "starcoder2", "gpt_neox", "falcon", "mixtral", "qwen2_moe",
-              "qwen3_moe", "olmoe", "deepseek_v3"},
+              "qwen3_moe", "olmoe", "deepseek_v3", "bloom"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
     .defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-6, -1, -1, -1)},

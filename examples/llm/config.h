@@ -25,6 +25,7 @@ typedef enum llm_family {
     LLM_QWEN3_MOE,
     LLM_OLMOE,
     LLM_DEEPSEEK3, /* refused: family/deepseek.c */
+    LLM_BLOOM,
     LLM_FAMILIES
 } llm_family;
 
@@ -59,6 +60,7 @@ typedef struct llm_config {
     double score;               /* scores are multiplied by it instead; 0: they are not */
     double embedding, residual; /* what is read, and added in a layer, is multiplied by it; */
     double logits;              /* these are divided by it; 0: 1, of all three */
+    int64_t alibi;              /* attention has ALiBi (bloom.c), and there is no rope */
     int64_t rotated;            /* numbers of a head that rope rotates, the first ones; 0: all */
     int64_t activation;         /* a zf_activation */
     int64_t parallel;           /* an llm_parallel */
@@ -91,6 +93,7 @@ typedef enum llm_query_norm { LLM_NO_NORM, LLM_NORM_OF_HEADS, LLM_NORM_OF_ROWS }
 /* Names of parts of the graph; NULL: those of a Llama. */
 typedef struct llm_names {
     const char *model, *embedding, *layers, *attention, *out, *last_norm, *head;
+    const char *embedding_norm; /* a norm after the embedding; NULL: there is none */
 } llm_names;
 
 /* Names of the norms of a layer. */
@@ -132,7 +135,7 @@ const llm_family_desc *llm_family_of(const llm_config *config);
 
 extern const llm_family_desc llm_gemma2, llm_gemma3, llm_granite, llm_olmo2, llm_smollm3, llm_phi3,
     llm_starcoder2, llm_neox, llm_falcon, llm_mixtral, llm_qwen2_moe, llm_qwen3_moe, llm_olmoe,
-    llm_deepseek3;
+    llm_deepseek3, llm_bloom;
 
 /* The names of the norms of a Llama. */
 #define LLM_NORMS                                                                                  \
@@ -176,6 +179,12 @@ void llm_check_experts(const llm_config *config, const zf_json *json, zf_error *
 const zf_json *llm_rope_of(const zf_json *json, zf_error *error);
 /* layer_types. */
 void llm_write_types(const llm_config *config, zf_json_writer *w);
+
+/* bloom.c. The number by which ALiBi multiplies the place of a key. */
+double llm_alibi_slope(int64_t head, int64_t heads);
+/* ALiBi of so many keys, [1 or B, heads, 1, keys]: a mask of zf_attention_desc. mask: [B, keys], of
+ * which tokens that are 0 do not count as places; ZF_NONE: all do. */
+zf_tensor llm_alibi(zf_graph *g, int64_t heads, int64_t keys, zf_tensor mask);
 
 /* longrope.c. The object of rope, where it is longrope; else NULL. */
 const zf_json *llm_longrope_of(const zf_json *json, zf_error *error);

@@ -237,6 +237,17 @@ static zf_tensor head(zf_graph *g, const char *name, const llm_config *c)
     return zf_valid(words) ? words : zf_nn_embedding_table(g, name, c->vocab, c->hidden, &table);
 }
 
+/* ALiBi of the keys of a row, or in generation of those that caches have room for, with the padding
+ * of rows. */
+static void add_alibi(zf_graph *g, zf_tensor *mask, const llm_config *c, const sample_shape *s,
+                      const causal_inputs *in)
+{
+    const zf_tensor alibi =
+        llm_alibi(g, c->heads, zf_valid(in->past) ? in->decode.shape.context : s->sequence,
+                  zf_valid(in->past) ? ZF_NONE : in->attention_mask);
+    *mask = zf_valid(*mask) ? zf_add(alibi, *mask) : alibi;
+}
+
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is
  * no head. */
 static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
@@ -246,6 +257,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     const llm_names names = llm_family_of(c)->names;
     shared all = {.mask = causal_padding(in, s), .routers = routers};
     zf_tensor x, y = ZF_NONE;
+    if (c->alibi) add_alibi(g, &all.mask, c, s, in);
     if (c->factors) llm_longrope_table(g, c, s, in, &all.cosine, &all.sine);
     zf_push(g, "%s", name_of(names.model, "model"));
     *words = zf_nn_embedding_table(g, name_of(names.embedding, "embed_tokens"), c->vocab, c->hidden,
@@ -253,6 +265,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     x = zf_embedding_ex(*words, in->input_ids,
                         &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
     if (c->embedding > 0) x = zf_scale(x, (float)c->embedding);
+    if (names.embedding_norm) x = norm(x, names.embedding_norm, c);
     x = drop(x, llm_family_of(c)->one_dropout ? c->dropout : c->embedding_dropout, c);
     for (int64_t i = 0; i < c->layers; i++) y = layer(&x, y, &all, in, c, i);
     x = add_norm(&x, y, name_of(names.last_norm, "norm"), c);
@@ -281,6 +294,15 @@ zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sam
 
 /* -------------------------------------------------------------------------------- to the frame */
 
+/* Bloom's files may lack the prefix. */
+static bool older_name(const char *name, char *older, size_t size)
+{
+    static const char prefix[] = "transformer.";
+    if (strncmp(name, prefix, sizeof prefix - 1)) return false;
+    snprintf(older, size, "%s", name + sizeof prefix - 1);
+    return true;
+}
+
 static void build(zf_graph *g, const void *config, const sample_shape *shape,
                   sample_purpose purpose)
 {
@@ -299,6 +321,7 @@ const sample_model llm_sample = {
     .wrong = llm_wrong,
     .exchange = {.prefix = "model.",
                  .parts = ".experts.",
+                 .older = older_name,
                  .within = "language_model.",
                  .beside = {"vision_tower.", "multi_modal_projector.", "visual."},
                  .words = "model.embed_tokens.weight",

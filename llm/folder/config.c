@@ -324,7 +324,7 @@ static void zfl_read_type(const zf_config_table *t, const zf_json *json, void *c
 {
     const zf_json *v = zf_config_member(json, "model_type");
     const char *text = NULL;
-    char names[256] = "";
+    char names[400] = "";
     zf_json_to_string(v, &text, error);
     for (int64_t k = 0; t->types[k] && text && !error->status; k++) {
         size_t n = strlen(names);

@@ -135,6 +135,10 @@ CASES = {
                   dict(hidden_size=12, num_attention_heads=3, multi_query=False,
                        parallel_attn=False, ffn_hidden_size=14, bias=True,
                        rope_parameters=dict(rope_type="linear", factor=2.5, rope_theta=50.0))),
+    "bloom6": ("bloom", False, torch.float32, False, None,
+               dict(hidden_size=24, n_layer=2, n_head=6, layer_norm_epsilon=1e-3)),
+    "bloom4": ("bloom", True, torch.bfloat16, False, None,
+               dict(hidden_size=16, n_layer=2, n_head=4, pad_token_id=0)),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -373,7 +377,7 @@ def make_trained(name, steps=20):
 
 BALANCED = ("mixtral", "qwen3moe")
 TRAINED = (*CASES, *PARTS)
-PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
+PENALTY = {"bloom6": 1.3, "bloom4": 1.3, "llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
            "shortrope": 1.3, "starcoder2": 2.0, "neox": 2.0, "pythia": 2.0, "falcon40b": 2.0, "falcon7b": 2.0,
@@ -385,7 +389,7 @@ def take_long_factors(model):
     the long factors from the beginning, as with a plan of room. transformers begins with the short
     ones, and computes the keys again where it takes the others."""
     config = model.config
-    original = (config.rope_parameters or {}).get("original_max_position_embeddings", np.inf)
+    original = (getattr(config, "rope_parameters", None) or {}).get("original_max_position_embeddings", np.inf)
     if config.model_type == "phi3" and original < 200:
         rotary = model.model.rotary_emb
         rotary.original_inv_freq = ROPE_INIT_FUNCTIONS["longrope"](config, seq_len=original + 1)[0]

@@ -442,6 +442,7 @@ test-ubsan:         build/ubsan/tests
 test-tsan:          build/tsan/tests
 test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
 test-mpi test-more-mpi: $(if $(MPICC),build/mpi/comm build/mpi/faults)
+test-more-mpi:      $(if $(MPICC),build/mpi/stages build/llm)
 test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan build/zf-opt build/zf-report

@@ -255,6 +255,10 @@ run_more_mpi() {
             < /dev/null
     done
     suite_again mpirun --enable-recovery -np 4 build/mpi/faults killed 3 2 < /dev/null
+    for way in '0 5 0' '1 0 0' '2 3 1' '3 7 4'; do # shellcheck disable=SC2086 # words
+        suite mpirun --enable-recovery -np 4 build/mpi/stages $way < /dev/null
+    done
+    suite sh tests/mpi/stages.sh
     for world in 2 4; do
         suite_again mpirun --enable-recovery -np $world build/mpi/comm killed < /dev/null
     done

@@ -11,7 +11,7 @@ static int rank, world, last;
 static long passed, failed, broken;
 
 /* A check, by all ranks. `more`: details, if it does not hold on this rank. */
-static void check(bool holds, const char *name, const char *more)
+static inline void check(bool holds, const char *name, const char *more)
 {
     int mine = holds, all = 0;
     if (!holds) fprintf(stderr, "FAILED on rank %d of %d: %s: %s\n", rank, world, name, more);
@@ -20,7 +20,7 @@ static void check(bool holds, const char *name, const char *more)
 }
 
 /* Ends a test; the next one begins. */
-static void ends(const char *name)
+static inline void ends(const char *name)
 {
     if (!rank) printf("%s %s\n", broken ? "FAILED" : "ok", name);
     broken ? failed++ : passed++;
@@ -28,7 +28,7 @@ static void ends(const char *name)
 }
 
 /* The program's exit status. */
-static int total(void)
+static inline int total(void)
 {
     if (!rank) printf("%ld passed, %ld failed\n", passed, failed);
     fflush(stdout);

@@ -135,7 +135,8 @@ static void check_chain(test *t, const layout *chain, int count)
 TEST_ONCE(layouts_share_a_checkpoint)
 {
     static const layout chain[] = {{2, 2, 2, 3}, {1, 1, 1, 0}, {2, 2, 2, 3},
-                                   {1, 8, 1, 2}, {1, 4, 2, 0}, {1, 3, 1, 1},
+                                   {1, 8, 1, 2}, {2, 2, 2, 3}, {1, 4, 2, 0},
+                                   {2, 2, 2, 3}, {1, 3, 1, 1},
                                    {4, 1, 2, 1}, {2, 3, 1, 3}, {2, 1, 2, 0}};
     how = (zf_training){.clip = 0.5, .ema.decay = 0.9};
     check_chain(t, chain, (int)(sizeof chain / sizeof *chain));

@@ -1,4 +1,4 @@
-/* A rank of a pipeline that stalls within a step: all others end with an error that names it, and says
+/* Ranks of a pipeline that are late, with the bits of others. One that stalls within a step: all others end with an error that names it, and says
  * in which task of which stage they waited. Ranks that disagree about mesh or schedule say what each
  * has. */
 #define _POSIX_C_SOURCE 200809L
@@ -16,6 +16,7 @@ typedef struct stalling {
     zf_comm comm;
     const zf_comm *of;
     int sends, at; /* made so far; the one in which it stalls, -1: in none */
+    unsigned seed; /* of the times by which sends are late; 0: they are not */
 } stalling;
 
 static atomic_int ended; /* ranks that do not stall */
@@ -24,6 +25,10 @@ static zf_status stall_run(void *self, const zf_collective *c, zf_error *error)
 {
     stalling *s = self;
     const bool stalls = c->op == ZF_OP_send && s->sends++ == s->at;
+    if (s->seed) {
+        s->seed = s->seed * 1103515245 + 12345;
+        nanosleep(&(struct timespec){.tv_nsec = s->seed >> 16 & 0x7ffff}, NULL);
+    }
     while (stalls && atomic_load(&ended) < PIPE - 1)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return s->of->run(s->of->self, c, error);
@@ -59,36 +64,53 @@ static void has(test *t, const stalled *r, const char *part)
     if (!strstr(r->said, part)) test_fail(t, __FILE__, __LINE__, part, r->said);
 }
 
+/* The ranks of a way, with communicators of their own; false: they are not complete. */
+static bool open_ranks(test *t, team *m, const made *way, double deadline, stalling comms[PIPE],
+                       stalled ranks[PIPE])
+{
+    const zf_local_desc d = {.world = PIPE, .deadline_seconds = deadline};
+    char text[TEXT];
+    *m = (team){.world = PIPE};
+    write_model(text);
+    making = way;
+    if (!(m->local = zf_local_new(&d, NULL))) abort();
+    for (int r = 0; r < PIPE; r++) {
+        const zf_comm *of = zf_local_comm(m->local, r);
+        stalling *s = &comms[r];
+        *s = (stalling){.comm = *of, .of = of, .at = -1};
+        s->comm.self = s, s->comm.run = stall_run, s->comm.abort = stall_abort;
+        m->members[r] = (member){.rank = r};
+        if (!team_compile(t, &m->members[r], &s->comm, text, to_stages)) return false;
+        ranks[r] = (stalled){.m = &m->members[r]};
+    }
+    return true;
+}
+
+static void run_threads(team *m, stalled *ranks, void *(*body)(void *))
+{
+    for (int r = 0; r < m->world; r++)
+        if (pthread_create(&m->members[r].thread, NULL, body, &ranks[r])) abort();
+    for (int r = 0; r < m->world; r++) pthread_join(m->members[r].thread, NULL);
+}
+
 /* Rank `which` stalls in its send number `at`. */
 static void stall(test *t, const made *way, int which, int at)
 {
     static stalling comms[PIPE];
     static stalled ranks[PIPE];
-    char text[TEXT], late[80];
-    team m = {.world = PIPE};
-    int made = 0;
-    write_model(text);
-    making = way;
+    char late[80];
+    team m;
     atomic_store(&ended, 0);
-    if (!(m.local = zf_local_new(&(zf_local_desc){.world = PIPE, .deadline_seconds = 0.3}, NULL)))
-        abort();
-    for (; made < PIPE; made++) {
-        const zf_comm *of = zf_local_comm(m.local, made);
-        stalling *s = &comms[made];
-        *s = (stalling){.comm = *of, .of = of, .at = made == which ? at : -1};
-        s->comm.self = s, s->comm.run = stall_run, s->comm.abort = stall_abort;
-        m.members[made] = (member){.rank = made};
-        if (!team_compile(t, &m.members[made], &s->comm, text, to_stages)) break;
-        ranks[made] = (stalled){.m = &m.members[made], .stalls = made == which};
-    }
-    for (int r = 0; r < PIPE && made == PIPE; r++)
-        if (pthread_create(&m.members[r].thread, NULL, step_of_rank, &ranks[r])) abort();
-    for (int r = 0; r < PIPE && made == PIPE; r++) pthread_join(m.members[r].thread, NULL);
     snprintf(late, sizeof late, ": rank %d of %d did not come within 0.3 s; task ", which, PIPE);
-    for (int r = 0; r < PIPE && made == PIPE; r++) {
+    if (open_ranks(t, &m, way, 0.3, comms, ranks)) {
+        comms[which].at = at, ranks[which].stalls = true;
+        run_threads(&m, ranks, step_of_rank);
+    }
+    for (int r = 0; r < PIPE && !t->failed && !t->unwound; r++) {
         CHECK(t, ranks[r].status == ZF_ERR_COMM);
         has(t, &ranks[r], "send %"), has(t, &ranks[r], late), has(t, &ranks[r], " of stage ");
     }
+    if (!which && !at && !t->failed) has(t, &ranks[1], "; task F 0 0 of stage 0");
     team_end(&m);
 }
 
@@ -106,6 +128,49 @@ TEST_ONCE(stage_faults_name_rank_and_task)
                               .micro = MICRO};
             stall(t, &way, which, k == which % 2 ? 0 : 5);
         }
+}
+
+/* ----------------------------------------------------------------------------- ranks that are late */
+
+/* A step of all ranks, whose sends come late by times that follow from a seed; 0: they do not. out: the
+ * loss, and a parameter of the last layer. */
+static void late_step(test *t, const made *way, int seed, float out[2][WIDTH * WIDTH])
+{
+    static stalling comms[PIPE];
+    static stalled ranks[PIPE];
+    team m;
+    if (open_ranks(t, &m, way, 60, comms, ranks)) {
+        for (int r = 0; r < PIPE; r++) comms[r].seed = (unsigned)(seed * (r + 1));
+        run_threads(&m, ranks, step_of_rank);
+    }
+    for (int r = 0; r < m.world && !t->failed && !t->unwound; r++) {
+        const member *x = &m.members[r];
+        CHECK_TEXT(t, ranks[r].said, "");
+        zf_read(x->program, zf_graph_find(x->graph, "loss"), out[0], sizeof(float));
+        zf_read(x->program, zf_graph_find(x->graph, "h.7.w"), out[1], sizeof out[1]);
+    }
+    team_end(&m);
+}
+
+/* Threads meet in another order each time, and the bits are the same. */
+TEST_ONCE(stage_faults_of_ranks_that_are_late)
+{
+    static const char *const kinds[] = {"1f1b", "zb-h1", "zb-v"};
+    static float first[2][WIDTH * WIDTH], late[2][WIDTH * WIDTH];
+    for (int k = 0; k < 3 && !t->failed; k++) {
+        const made way = {.passes = "autograd %94; simplify; sgd lr",
+                          .zero = "stage=0",
+                          .schedule = kinds[k],
+                          .pipe = PIPE,
+                          .data = 1,
+                          .micro = MICRO};
+        late_step(t, &way, 0, first);
+        CHECK(t, first[0][0] > 0 && first[1][0] != 0);
+        for (int seed = 1; seed < 4 && !t->failed; seed++) {
+            late_step(t, &way, seed, late);
+            CHECK(t, !memcmp(first, late, sizeof first));
+        }
+    }
 }
 
 /* ---------------------------------------------------------------------------- ranks that disagree */
@@ -139,9 +204,7 @@ static void disagree(test *t, int world, const made ways[2], const char *const t
             if (k + 1 < making->micro) zf_micro(m.members[made].program);
         }
     }
-    for (int r = 0; r < world && made == world; r++)
-        if (pthread_create(&m.members[r].thread, NULL, try_step, &ranks[r])) abort();
-    for (int r = 0; r < world && made == world; r++) pthread_join(m.members[r].thread, NULL);
+    if (made == world) run_threads(&m, ranks, try_step);
     for (int r = 0; r < world && made == world; r++) {
         const int own = r == world - 1;
         char both[300];

@@ -27,6 +27,8 @@
 #include "cuda/random.cu"
 #include "cuda/cores/mma.cu"
 #include "cuda/cores/wgmma.cu"
+#include "ops/binary.cu"
+#include "ops/move.cu"
 #include "ops/block_mask.cu"
 #include "ops/attention.cu"
 #include "ops/attention_plain.cu"

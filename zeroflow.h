@@ -284,6 +284,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/cut/context.c"
 #include "passes/cut/sequence.c"
 #include "passes/cut/cut.c"
+#include "passes/cut/experts.c"
 #include "passes/cut/order.c"
 #include "passes/zero/buckets.c"
 #include "passes/zero/runs.c"

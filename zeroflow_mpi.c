@@ -475,9 +475,11 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
                              : zfi_mpi_slot(p, index + (size_t)r) + ZFI_MPI_HEAD;
         to += (size_t)(at + (p->by_source ? r * p->segment : 0)) * p->size;
         if (!p->sum && to != parts[r]) memcpy(to, parts[r], (size_t)count * p->size);
-        if (p->sum && r == world - 1)
-            (p->call->tree ? zf_add_ranks_by_tree : zf_add_ranks)(to, parts, world, count,
-                                                                  p->call->dtype, p->call->add);
+        if (!p->sum || r < world - 1) continue;
+        if (p->call->tree)
+            zf_add_ranks_by_trees(to, parts, world, p->call->run, count, p->call->dtype,
+                                  p->call->add);
+        else zf_add_ranks(to, parts, world, count, p->call->dtype, p->call->add);
     }
 }
 

@@ -121,9 +121,9 @@
     X(broadcast, 1, 1, A(broadcast, shape, l))                                                     \
     X(sum_to, 1, 1, A(sum_to, shape, l))                                                           \
     X(repeat, 1, 1, A(repeat, heads, i) A(repeat, copies, i)                                       \
-      A(repeat, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies)))             \
+      A(repeat, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners)))      \
     X(repeat_grad, 1, 1, A(repeat_grad, heads, i) A(repeat_grad, copies, i)                        \
-      A(repeat_grad, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies)))        \
+      A(repeat_grad, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))) \
     /* products */                                                                                 \
     X(matmul, 2, 3, A(matmul, transpose_a, b) A(matmul, transpose_b, b) A(matmul, sections, i)     \
       A(matmul, wide, b) A(matmul, runs, i))                                                       \
@@ -161,7 +161,8 @@
       A(gather_rows, first, i) A(gather_rows, of, i) B(gather_rows, BINARY))                       \
     X(scatter_rows, 2, 2, A(scatter_rows, rows, i) A(scatter_rows, padded, b)                      \
       A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i)                 \
-      A(scatter_rows, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies)))       \
+      A(scatter_rows, over,                                                                        \
+        e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners)))                    \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3|yarn)) \
@@ -204,12 +205,12 @@
     X(route, 1, 2, A(route, form, e(softmax|sigmoid)) A(route, k, i) A(route, normalize, b)        \
       A(route, groups, i) A(route, kept, i) A(route, scale, f) A(route, balance, b))               \
     X(expert_rows, 1, 2, A(expert_rows, experts, i) A(expert_rows, rows, i)                        \
-      A(expert_rows, capacity, i))                                                                 \
+      A(expert_rows, capacity, i) A(expert_rows, blocks, i))                                       \
     X(dispatch, 3, 4, )                                                                            \
     X(combine, 3, 4, )                                                                             \
     X(choice_dots, 4, 4, )                                                                         \
-    X(grouped_linear, 3, 3, A(grouped_linear, transpose, b))                                       \
-    X(grouped_outer, 3, 3, )                                                                       \
+    X(grouped_linear, 3, 3, A(grouped_linear, transpose, b) A(grouped_linear, sources, i))         \
+    X(grouped_outer, 3, 3, A(grouped_outer, sources, i) A(grouped_outer, sections, i))             \
     X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
       A(attention, window, i) A(attention, documents, b) A(attention, block, i)                    \
@@ -234,26 +235,27 @@
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i)                                                    \
-      A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
+      A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))   \
       A(all_gather, dim, i) A(all_gather, once, b))                                                \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
-      A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))      \
+      A(reduce_scatter, over,                                                                      \
+        e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))                     \
       A(reduce_scatter, order, e(ranks|tree))                                                      \
-      A(reduce_scatter, dim, i) A(reduce_scatter, examples, b))                                    \
+      A(reduce_scatter, dim, i) A(reduce_scatter, examples, b) A(reduce_scatter, run, i))          \
     X(all_reduce, 1, 2, A(all_reduce, world, i)                                                    \
-      A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
-      A(all_reduce, order, e(ranks|tree)))                                                         \
+      A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))   \
+      A(all_reduce, order, e(ranks|tree)) A(all_reduce, run, i))                                   \
     X(all_to_all, 1, 1, A(all_to_all, world, i)                                                    \
-      A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))          \
+      A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))   \
       A(all_to_all, dim, i) A(all_to_all, from, i))                                                \
     X(part, 1, 1, A(part, world, i)                                                                \
-      A(part, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))                \
+      A(part, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))         \
       A(part, dim, i))                                                                             \
     X(bcast, 1, 1, A(bcast, world, i)                                                              \
-      A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))               \
+      A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))        \
       A(bcast, root, i))                                                                           \
     X(send, 1, 1, A(send, world, i)                                                                \
-      A(send, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies))                \
+      A(send, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))         \
       A(send, from, i)                                                                             \
       A(send, to, i) A(send, once, b))                                                             \
     X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
@@ -433,6 +435,9 @@ typedef struct zf_run {
     int32_t shard; /* the number of this rank's shards: 0, 1, ... */
     bool evaluate; /* dropout passes through */
     const char *task; /* of a pipeline's schedule, for messages: "F 1 3 of stage 1"; NULL: none */
+    /* How many shards a value has that all ranks along data share; one that is cut over experts has
+     * fewer, of which this rank has number shard / (shards / its own) */
+    int32_t shards;
 } zf_run;
 
 /* The ranks first, first + stride, ...: `count` of them; count 0: all. */
@@ -714,6 +719,7 @@ typedef struct zf_collective {
     void *out;
     bool add;     /* reductions: out += instead of out = */
     bool tree;    /* reductions: by zf_add_ranks_by_tree rather than zf_add_ranks */
+    int32_t run;  /* of a tree: each so many ranks are one, and trees are added in order; 0: all */
     int32_t root; /* bcast, send: which one of the group has the data, from 0 on */
     zf_group group; /* who calls it, this rank among them; a rank may be in several groups */
     void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
@@ -722,7 +728,7 @@ typedef struct zf_collective {
 /* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that
  * order, to what `add` finds, in f32 (f64 of f64, integers of integers) and rounds once, so that
  * the bits are the same on every communicator (zf_add_ranks). With `tree` it adds by a balanced
- * tree (zf_add_ranks_by_tree). */
+ * tree (zf_add_ranks_by_tree), with `run` by several (zf_add_ranks_by_trees). */
 struct zf_comm {
     void *self;
     int32_t rank, world;
@@ -777,6 +783,10 @@ ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int
  * terms. */
 ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t world, int64_t count,
                                  zf_dtype dtype, bool add);
+/* The same of each `run` neighbours, which divides world; these sums are added in their order. 0:
+ * zf_add_ranks_by_tree. dtype: f32 or f64. */
+ZF_API void zf_add_ranks_by_trees(void *out, const void *const *parts, int32_t world, int32_t run,
+                                  int64_t count, zf_dtype dtype, bool add);
 
 /* For communicators that work on CUDA's streams (zeroflow_cuda.cu): zf_add_ranks on the current
  * device. */

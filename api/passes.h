@@ -3,9 +3,9 @@
  * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_divide;
  * zf_precision; zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd,
  * zf_lion, zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_cut; zf_context;
- * zf_fuse again; zf_stages; zf_order; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all
- * by one description (zf_training). zf_graph_print shows the graph between any two of them, one
- * node per line:
+ * zf_experts; zf_fuse again; zf_stages; zf_order; zf_recompute; zf_zero; zf_offload; zf_prefetch.
+ * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
+ * any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -196,6 +196,7 @@ ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 typedef struct zf_sections {
     int32_t tensor;  /* 0: the number of ranks along it */
     int32_t context; /* the same */
+    int32_t expert;  /* the same; of neighbours along data, whose number is a multiple of it */
 } zf_sections;
 
 /* What ranks along tensor have between the layers that they share. */
@@ -239,6 +240,22 @@ ZF_API zf_status zf_context(zf_graph *graph, const zf_context_desc *desc);
 ZF_API zf_status zf_order(zf_graph *graph, const char *axes);
 /* The number of a rank along an axis (ZF_OVER_DATA, ...) of the graph; 0: it has no such axis. */
 ZF_API int32_t zf_rank_along(const zf_graph *graph, int32_t over, int32_t rank);
+
+/* Ranks along the axis expert, a part of data, share experts: neighbours along data have batches of
+ * their own, and each the matrices of other experts. Rows of tokens go to the ranks of their experts
+ * and back. Gradients of experts are sums of `sections`, one for each of as many neighbours along
+ * data, a balanced tree, and have the bits of any number of ranks that divides these. zf_zero shards
+ * experts over the ranks that have the same. docs/experts.md has an example. Requires: not zf_zero
+ * yet; after zf_autograd and the optimizer, where the step trains. */
+typedef struct zf_experts_desc {
+    int32_t parts;    /* ranks along expert, which divide all experts; 0: 1 */
+    int32_t sections; /* divided by `parts`; 0: `parts` */
+    /* Rows for which there is room on the rank of an expert, from each of these ranks: this times
+     * the mean, choices / parts. More are an error of the step. 0: as many as there can be. It is
+     * not for capacities, which say how many there are */
+    double rows;
+} zf_experts_desc;
+ZF_API zf_status zf_experts(zf_graph *graph, const zf_experts_desc *desc);
 
 /* Which of several orders it is. Idle is the time that each rank waits in a step, where its tasks
  * take F, B and W for a micro-batch, with p ranks. A rank r keeps what the backward pass needs of
@@ -900,6 +917,9 @@ typedef struct zf_training {
      * the tokens each or all of them (zf_cut_desc.tokens); NULL: a part, where sections divide the
      * tokens */
     const char *sequence;
+    /* Neighbours along data that share experts (zf_experts), which divide zf_zero_desc.world; 0: 1 */
+    int32_t expert;
+    double expert_rows;   /* zf_experts_desc.rows */
     zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
     zf_stages_desc stages; /* {0}: not run; of one rank it only checks that there are layers */
     const char *order; /* of the axes (zf_order); NULL: pipe, data, context, tensor */
@@ -931,8 +951,8 @@ typedef struct zf_training {
 /* Runs the passes of a training step by their descriptions, in this order:
  *
  *     name_training, lora, param_groups, fuse, divide, precision, tile, autograd, simplify, clip,
- *     an optimizer, ema, delay, cut, context, fuse, stages, order, recompute, zero, offload,
- *     prefetch
+ *     an optimizer, ema, delay, cut, context, experts, fuse, stages, order, recompute, zero,
+ *     offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */

@@ -377,12 +377,15 @@ typedef enum zf_over {
     ZF_OVER_DATA,
     ZF_OVER_TENSOR,
     ZF_OVER_CONTEXT,
+    /* Neighbours along data, which share experts; and the ranks along data that have the same
+     * experts. Both are parts of data */
     ZF_OVER_EXPERT,
     ZF_OVER_PIPE,
     /* The axis tensor in two: ranks that have other key-value heads, and those that have copies of
      * one, where there are more ranks than key-value heads */
     ZF_OVER_GROUP,
     ZF_OVER_COPIES,
+    ZF_OVER_OWNERS,
     ZF_OVERS
 } zf_over;
 

@@ -23,7 +23,15 @@
  * The axis tensor may have two parts, for heads of keys of which there are fewer than ranks:
  *
  *     mesh tensor=2x3       copies ->       a group over copies: 0 1 2, which have the same heads of
- *                    group   0   1   2      keys; one over group: 0 3; one over tensor: all */
+ *                    group   0   1   2      keys; one over group: 0 3; one over tensor: all
+ *
+ * The axis `expert` is a part of data: neighbours along data share experts, and have batches of
+ * their own. Ranks with the same experts are a group over `owners`:
+ *
+ *     mesh data=4 expert=2       a group over expert: 0 1, or 2 3
+ *                                a group over owners: 0 2, or 1 3
+ *
+ * What is cut over expert is sharded over owners. */
 
 /* Sets of axes, over which a sum has been made or a value is sharded. */
 enum { ZFI_AXIS_NODE = 1, ZFI_AXIS_LOCAL = 2, ZFI_AXES = 3 };
@@ -32,7 +40,7 @@ enum { ZFI_OTHER_AXES = ZF_OVERS - ZF_OVER_TENSOR, ZFI_MESH_TEXT = 100 };
 
 static const char *const zfi_axis_names[ZF_OVERS] = {"all",    "node",    "local",  "data",
                                                      "tensor", "context", "expert", "pipe",
-                                                     "group",  "copies"};
+                                                     "group",  "copies",  "owners"};
 
 /* An axis besides data. */
 typedef struct zfi_other_axis {
@@ -72,8 +80,11 @@ static int32_t zfi_mesh_local(zfi_mesh m) { return m.world / m.nodes; }
 /* What names the ranks along data. */
 static int64_t zfi_mesh_data(zfi_mesh m) { return m.axes.count ? ZF_OVER_DATA : ZF_OVER_ALL; }
 
-/* It is an axis besides data. */
-static bool zfi_is_other_axis(int64_t over) { return over > ZF_OVER_DATA; }
+/* It is an axis besides data, and no part of it. */
+static bool zfi_is_other_axis(int64_t over)
+{
+    return over > ZF_OVER_DATA && over != ZF_OVER_EXPERT && over != ZF_OVER_OWNERS;
+}
 
 /* The place of an axis among those besides data; -1: the mesh does not have it. */
 static int32_t zfi_axis_at(const zfi_other_axes *axes, int64_t over)
@@ -84,12 +95,22 @@ static int32_t zfi_axis_at(const zfi_other_axes *axes, int64_t over)
 }
 
 /* It is a part of the axis tensor. */
-static bool zfi_is_part_of_tensor(int64_t over) { return over > ZF_OVER_PIPE; }
+static bool zfi_is_part_of_tensor(int64_t over)
+{
+    return over == ZF_OVER_GROUP || over == ZF_OVER_COPIES;
+}
 
 /* The same of the axis that it is, or is a part of. */
 static int32_t zfi_axis_with(const zfi_other_axes *axes, int64_t over)
 {
     return zfi_axis_at(axes, zfi_is_part_of_tensor(over) ? ZF_OVER_TENSOR : over);
+}
+
+/* The ranks that share experts; 1: there is no such axis. */
+static int32_t zfi_mesh_experts(zfi_mesh m)
+{
+    const int32_t k = zfi_axis_at(&m.axes, ZF_OVER_EXPERT);
+    return k < 0 ? 1 : m.axes.axis[k].ranks;
 }
 
 /* The number of ranks in a group; 0: there is no such axis. */
@@ -99,7 +120,8 @@ static int32_t zfi_mesh_size(zfi_mesh m, int64_t over)
     if (zfi_is_part_of_tensor(over) && (k < 0 || !m.axes.groups)) return 0;
     if (over == ZF_OVER_GROUP) return m.axes.groups;
     if (over == ZF_OVER_COPIES) return m.axes.axis[k].ranks / m.axes.groups;
-    if (zfi_is_other_axis(over)) return k < 0 ? 0 : m.axes.axis[k].ranks;
+    if (zfi_is_other_axis(over) || over == ZF_OVER_EXPERT) return k < 0 ? 0 : m.axes.axis[k].ranks;
+    if (over == ZF_OVER_OWNERS) return m.world / zfi_mesh_experts(m);
     if (over == ZF_OVER_NODE) return m.nodes;
     return over == ZF_OVER_LOCAL ? zfi_mesh_local(m) : m.world;
 }
@@ -108,7 +130,8 @@ static int32_t zfi_mesh_size(zfi_mesh m, int64_t over)
 static int32_t zfi_axes_product(const zfi_other_axes *axes, int32_t from, int32_t until)
 {
     int32_t ranks = 1;
-    for (int32_t k = from; k < until; k++) ranks *= axes->axis[k].ranks;
+    for (int32_t k = from; k < until; k++)
+        if (zfi_is_other_axis(axes->axis[k].over)) ranks *= axes->axis[k].ranks;
     return ranks;
 }
 
@@ -121,11 +144,12 @@ static int32_t zfi_mesh_ranks(zfi_mesh m)
 /* How far neighbours along an axis are from one another. */
 static int32_t zfi_mesh_stride(zfi_mesh m, int64_t over)
 {
-    const int32_t k = zfi_axis_with(&m.axes, over);
+    const int32_t k = zfi_is_other_axis(over) ? zfi_axis_with(&m.axes, over) : -1;
     const int32_t first = k < 0 ? m.axes.slower : k + 1;
     const int32_t inner = over == ZF_OVER_GROUP ? zfi_mesh_size(m, ZF_OVER_COPIES) : 1;
     const int32_t faster = inner * zfi_axes_product(&m.axes, first, m.axes.count);
     if (k >= 0) return k < m.axes.slower ? faster * m.world : faster;
+    if (over == ZF_OVER_OWNERS) return faster * zfi_mesh_experts(m);
     return over == ZF_OVER_NODE ? faster * zfi_mesh_local(m) : faster;
 }
 
@@ -135,12 +159,13 @@ static int32_t zfi_mesh_place(zfi_mesh m, int64_t over, int32_t rank)
     return rank / zfi_mesh_stride(m, over) % zfi_mesh_size(m, over);
 }
 
-/* Sets of axes of data; 0: it is over another one. */
+/* Sets of axes of data; 0: it is over another one. Owners and expert are as node and local, with
+ * which they do not occur. */
 static uint8_t zfi_mesh_axes(int64_t over)
 {
     if (zfi_is_other_axis(over)) return 0;
-    if (over == ZF_OVER_NODE) return ZFI_AXIS_NODE;
-    return over == ZF_OVER_LOCAL ? ZFI_AXIS_LOCAL : ZFI_AXES;
+    if (over == ZF_OVER_NODE || over == ZF_OVER_OWNERS) return ZFI_AXIS_NODE;
+    return over == ZF_OVER_LOCAL || over == ZF_OVER_EXPERT ? ZFI_AXIS_LOCAL : ZFI_AXES;
 }
 
 /* The group of a rank; count 0: all ranks. */
@@ -161,11 +186,12 @@ static int32_t zfi_mesh_far(zfi_mesh m, int64_t over)
     return zfi_mesh_size(m, over) - (over == ZF_OVER_NODE ? 1 : zfi_mesh_local(m));
 }
 
-/* The number of a rank's shard of a value that is sharded over all ranks along data, or over those
- * of a node. */
+/* The number of a rank's shard of a value that is sharded over all ranks along data, over those of a
+ * node, or over owners. */
 static int32_t zfi_mesh_shard(zfi_mesh m, int64_t shards, int32_t rank)
 {
     const int32_t local = zfi_mesh_local(m), place = zfi_mesh_place(m, ZF_OVER_DATA, rank);
+    if (zfi_mesh_experts(m) > 1) return place / (m.world / (int32_t)shards);
     if (shards < m.world) return place % local;
     return place % local * m.nodes + place / local;
 }

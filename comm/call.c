@@ -9,7 +9,7 @@ ZF_API zf_group zf_collective_group(const zf_collective *c, const zf_comm *comm)
 static void zfi_collective_add(const zf_collective *c, void *out, const void *const *parts,
                                int32_t ranks, int64_t count)
 {
-    if (c->tree) zf_add_ranks_by_tree(out, parts, ranks, count, c->dtype, c->add);
+    if (c->tree) zf_add_ranks_by_trees(out, parts, ranks, c->run, count, c->dtype, c->add);
     else zf_add_ranks(out, parts, ranks, count, c->dtype, c->add);
 }
 
@@ -46,7 +46,7 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
         snprintf(root, sizeof root, " from rank %lld",
                  c->group.first + (long long)c->root * c->group.stride);
     snprintf(text, 128, "%s of %lld %s%s%s%s", zf_collective_name(name, c), (long long)c->count,
-             zf_dtype_name(c->dtype), root, c->tree ? " by tree" : "",
+             zf_dtype_name(c->dtype), root, c->run ? " by trees" : c->tree ? " by tree" : "",
              c->add ? " added to out" : "");
     return text;
 }

@@ -28,7 +28,7 @@ enum {
 typedef struct zfi_call {
     int64_t count;
     int32_t op, node, dtype, root;
-    int32_t sum; /* bits: 1 added to out, 2 by tree */
+    int32_t sum; /* bits: 1 added to out, 2 by tree; 4 times the ranks of each tree */
     zf_group group;
 } zfi_call;
 _Static_assert(sizeof(zfi_call) == 8 + 5 * 4 + sizeof(zf_group), "padding in zfi_call");
@@ -40,7 +40,7 @@ static zfi_call zfi_call_of(const zf_collective *c)
                       .node = c->node,
                       .dtype = (int32_t)c->dtype,
                       .root = zfi_has_root(c->op) ? c->root : 0,
-                      .sum = c->add | c->tree << 1,
+                      .sum = (int32_t)(c->add | c->tree << 1 | (uint32_t)c->run << 2),
                       .group = c->group};
 }
 
@@ -53,6 +53,7 @@ static const char *zfi_call_text(char text[128], const zfi_call *call)
                                                      .count = call->count,
                                                      .add = call->sum & 1,
                                                      .tree = call->sum >> 1 & 1,
+                                                     .run = call->sum >> 2,
                                                      .root = call->root,
                                                      .group = call->group});
 }

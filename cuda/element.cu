@@ -32,6 +32,12 @@ static zf_status zfd_no_dtype(const zf_launch *l, zf_dtype dtype)
     return ZF_ERR_BACKEND;
 }
 
+/* The number of this rank's shard of a value that has so many. */
+static int64_t zfd_shard_here(const zf_run *run, int64_t shards)
+{
+    return run->shards > shards && shards > 0 ? run->shard / (run->shards / shards) : run->shard;
+}
+
 __device__ __forceinline__ float zfd_to_f32(float x) { return x; }
 __device__ __forceinline__ float zfd_to_f32(zfd_bf16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float zfd_to_f32(zfd_f16 x) { return __half2float(x); }

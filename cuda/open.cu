@@ -62,7 +62,7 @@ static zf_status zfd_open_products(zfd_cuda *c, const zf_cuda_desc *desc, zf_err
 static zf_status zfd_open(zfd_cuda *c, const zf_cuda_desc *desc, zf_error *error)
 {
     zfd_device *d = &c->device;
-    const zf_run none = {0, 0, 0, 0, 0, 1, 1, 0, false, NULL};
+    const zf_run none = {0, 0, 0, 0, 0, 1, 1, 0, false, NULL, 1};
     zf_status status = zfd_enter(c, error);
     if (status) return status;
     ZFD_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));

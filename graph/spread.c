@@ -25,6 +25,8 @@
  *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
  *     what is cut; all_reduce takes addends and gives what is equal; all_to_all takes what is cut
  *     at `from` and gives what is cut at `dim`
+ *   - with `sources`, rows are those of all ranks along expert: a matrix of each expert, letter e,
+ *     is cut over that axis, and rows are as ranks along data have them
  *   - a send takes what is equal or differs, and gives the same
  *   - copies of heads that ranks have together (repeat with `over`) are cut over all of them, and
  *     the sum of the copies is an addend over these
@@ -45,6 +47,7 @@ typedef struct zfi_spreading {
     const zfi_node *node;
     zfi_spread out;
     uint8_t owned; /* the axes over which one rank has each element of a sum, and others -0 */
+    uint8_t shared; /* the axis expert, where the node has rows of all ranks along it */
     char why[ZFI_SPREAD_WHY]; /* what is wrong; "": nothing */
 } zfi_spreading;
 
@@ -290,6 +293,42 @@ static int64_t zfi_run_of_letter(const zfi_spread *s, int32_t d, int64_t size, i
     return s->run[d] == size / runs ? 0 : -1;
 }
 
+/* The letter is that of matrices of experts. */
+static bool zfi_is_of_experts(const zfi_cuts *cuts, int32_t l)
+{
+    return l >= 0 && cuts->letter[l].name == 'e';
+}
+
+/* Rows of all ranks along expert: the matrices of experts are cut over it, and so are those that are
+ * made of the rows. */
+static void zfi_spread_experts(zfi_spreading *c, const zfi_cuts *cuts, int32_t value)
+{
+    const zfi_node *node = c->node;
+    for (int32_t k = 0; k < node->arg_count && c->shared; k++)
+        for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++)
+            if (cuts->given[k] && zfi_is_of_experts(cuts, cuts->at[k][d]) &&
+                zfi_is_float(c->graph->nodes[node->args[k]].dtype) &&
+                zfi_spread_arg(c, k)->at[d] != zfi_axes_add(0, ZF_OVER_EXPERT))
+                zfi_spread_fail(c, "%%%d must be cut over expert at dimension %d: its rows are those "
+                                   "of all ranks along that",
+                                (int)node->args[k], (int)d);
+    for (int32_t d = 0; d < ZF_MAX_RANK && c->shared; d++)
+        if (cuts->given[value] && zfi_is_of_experts(cuts, cuts->at[value][d]))
+            c->out.at[d] = zfi_axes_add(c->out.at[d], ZF_OVER_EXPERT);
+}
+
+/* Sets whether the node has rows of all ranks along expert. */
+static void zfi_spread_sources(zfi_spreading *c)
+{
+    const zf_attribute *sources = zfi_attribute_of(c->graph, c->node, "sources");
+    const int32_t ranks = zfi_mesh_size(zfi_mesh_of(c->graph), ZF_OVER_EXPERT);
+    if (!sources || sources->i < 2) return;
+    c->shared = zfi_axis_bit(ZF_OVER_EXPERT);
+    if (sources->i != ranks)
+        zfi_spread_fail(c, "its rows are those of sources=%lld ranks, and %d share experts",
+                        (long long)sources->i, (int)(ranks > 1 ? ranks : 1));
+}
+
 /* Those of each letter, from the operands that are cut; axes over which the result differs are left
  * out. */
 static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
@@ -298,8 +337,10 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
     const zfi_node *node = c->node;
     for (int32_t k = 0; k < node->arg_count; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
-            const uint16_t list = zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs);
             const int8_t l = k < ZFI_CUT_RESULT && cuts->given[k] ? cuts->at[k][d] : -1;
+            const uint16_t list =
+                zfi_axes_less(zfi_spread_arg(c, k)->at[d],
+                              c->out.differs | (zfi_is_of_experts(cuts, l) ? c->shared : 0));
             if (!list) continue;
             if (l < 0 || cuts->letter[l].whole) {
                 zfi_spread_fail(c,
@@ -472,7 +513,8 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
     uint8_t cut = 0, seen = c->out.sum;
     zfi_cuts cuts;
     for (int32_t k = 0; k < node->arg_count; k++) cut |= zfi_spread_cut(zfi_spread_arg(c, k));
-    if (!(cut & ~c->out.differs) && !zfi_rows_over(g, node)) return;
+    zfi_spread_sources(c);
+    if (!(cut & ~c->out.differs) && !zfi_rows_over(g, node) && !c->shared) return;
     if (node->op == ZF_OP_reshape || zfi_section_axis(c) >= 0) {
         const int32_t axis = zfi_section_axis(c);
         if (axis < 0) zfi_spread_reshape(c);
@@ -486,6 +528,7 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
         return;
     }
     zfi_spread_letters(c, &cuts, letters);
+    zfi_spread_experts(c, &cuts, value);
     for (int32_t l = 0; l < cuts.letters && !*c->why; l++) {
         uint8_t axes;
         if (cuts.letter[l].first >= 0) zfi_spread_rows(c, &cuts, l, &letters[l]);
@@ -601,7 +644,7 @@ static void zfi_spread_collective(zfi_spreading *c)
                    node->op == ZF_OP_all_to_all && zfi_is_along(node->op, node->attributes);
     const int64_t dim = zfi_collective_dim(node->op, node->attributes);
     uint8_t axis;
-    if (!zfi_is_other_axis(over)) {
+    if (!zfi_is_other_axis(over) && !(over == ZF_OVER_EXPERT && sums)) {
         zfi_spread_over_data(c);
         return;
     }
@@ -889,9 +932,10 @@ static bool zfi_spread_find(const zf_graph *g, int32_t id, zfi_spread *out,
     zfi_spreading c = {.graph = g, .node = &g->nodes[id]};
     const zfi_spread *given = &g->nodes[id].spread;
     const uint8_t used = zfi_spread_cut(given) | given->sum | given->differs;
+    const zf_attribute *sources = zfi_attribute_of(g, &g->nodes[id], "sources");
     const int32_t over = zfi_rows_over(g, &g->nodes[id]);
     *out = c.out;
-    if (!g->axes.count && !used && !over) return true;
+    if (!g->axes.count && !used && !over && !(sources && sources->i > 1)) return true;
     for (int axis = ZF_OVER_TENSOR; axis < ZF_OVERS; axis++)
         if ((used & zfi_axis_bit(axis) || over == axis) && !zfi_mesh_size(zfi_mesh_of(g), axis))
             zfi_spread_fail(&c, "the ranks have no axis %s: the line mesh must name it",

@@ -356,7 +356,7 @@ static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
     int length;
     const char *word;
     const int32_t over = zfi_parse_axis_name(p, ZF_OVER_DATA, &word, &length);
-    if (over == ZF_OVERS || zfi_is_part_of_tensor(over))
+    if (over == ZF_OVERS || zfi_is_part_of_tensor(over) || over == ZF_OVER_OWNERS)
         return zfi_parse_fail(p, "'%.*s' is none of the axes data, tensor, context, expert, pipe",
                               length < 40 ? length : 40, word);
     if (over == ZF_OVER_DATA ? p->data : zfi_axis_at(axes, over) >= 0)
@@ -367,7 +367,7 @@ static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
                               (int)INT32_MAX);
     if (over == ZF_OVER_TENSOR && zfi_take(p, "x") && !zfi_parse_copies(p, &ranks, *all))
         return false;
-    *all *= ranks;
+    if (over != ZF_OVER_EXPERT) *all *= ranks;
     if (over == ZF_OVER_DATA) p->data = ranks, axes->slower = axes->count;
     else axes->axis[axes->count++] = (zfi_other_axis){over, (int32_t)ranks};
     return true;
@@ -385,6 +385,10 @@ static bool zfi_parse_mesh(zfi_parser *p)
     while (zfi_skip_space(p), p->at < p->end);
     if (!g->axes.count)
         return zfi_parse_fail(p, "ranks along data alone have no line mesh");
+    if (p->data && p->data % zfi_mesh_experts((zfi_mesh){.axes = g->axes}))
+        return zfi_parse_fail(p, "expert=%d does not divide data=%lld, of which it is a part",
+                              (int)zfi_mesh_experts((zfi_mesh){.axes = g->axes}),
+                              (long long)p->data);
     if (!p->data) p->data = 1, g->axes.slower = g->axes.axis[0].over == ZF_OVER_PIPE;
     return true;
 }

@@ -76,6 +76,7 @@ typedef struct zfi_stand {
     uint8_t sums; /* the axes that its elements are sums over; RANKS once these are all */
     uint8_t along; /* SHARD: its dimension, counted from 1 at the last; 0: it is a flat one */
     uint8_t parts; /* its equal parts come from the ranks along these axes, by an all_to_all */
+    bool rows;     /* its rows are those of all ranks along expert */
     int32_t pack; /* the pack of its elements, or of their sums; 0, ZFI_MIXED */
     int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
     int32_t cause; /* OTHER and BATCH: a node that causes them */
@@ -117,11 +118,26 @@ static uint8_t zfi_shard_axes(const zf_graph *g)
 
 static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP_reduce_scatter; }
 
-/* The node is a collective over another axis than data. */
+/* The node is a collective over another axis than data, or sums what is cut over experts. */
 static bool zfi_is_over_other(const zf_graph *g, const zfi_node *node)
 {
-    return g->records[node->op]->traits & ZF_OP_COLLECTIVE &&
-           zfi_is_other_axis(ZF_INT(node, all_gather, over));
+    const bool collective = g->records[node->op]->traits & ZF_OP_COLLECTIVE;
+    const int64_t over = collective ? ZF_INT(node, all_gather, over) : ZF_OVER_ALL;
+    return zfi_is_other_axis(over) || (over == ZF_OVER_EXPERT && node->op == ZF_OP_all_reduce);
+}
+
+/* The axes of data over which a sum of the rows of all ranks along expert has been made. */
+static uint8_t zfi_axes_of_rows(const zf_graph *g)
+{
+    return zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_OWNERS) > 1 ? zfi_mesh_axes(ZF_OVER_EXPERT)
+                                                             : zfi_all_axes(g);
+}
+
+/* The axes over which a value of so many shards is cut. */
+static uint8_t zfi_axes_of_shards(const zf_graph *g, int64_t shards)
+{
+    if (zfi_mesh_experts(zfi_mesh_of(g)) > 1 && shards < g->world) return ZFI_AXIS_NODE;
+    return zfi_shard_axes(g);
 }
 
 /* The node gives each rank the gradients of its own examples, summed over the ranks. */
@@ -134,7 +150,7 @@ static bool zfi_scatters_examples(const zfi_node *node)
 static bool zfi_is_sum(const zfi_node *node)
 {
     return (zfi_reduces(node->op) && !zfi_is_other_axis(ZF_INT(node, all_gather, over)) &&
-            !zfi_scatters_examples(node)) ||
+            ZF_INT(node, all_gather, over) != ZF_OVER_EXPERT && !zfi_scatters_examples(node)) ||
            node->op == ZF_OP_dequantize_sum;
 }
 
@@ -162,7 +178,7 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
 {
     const zf_graph *g = r->graph;
     bool elementwise = g->records[node->op]->traits & ZF_OP_ELEMENTWISE;
-    bool by_element = elementwise, shard = false, whole = false;
+    bool by_element = elementwise, shard = false, whole = false, rows = true;
     uint8_t cut = 0;
     int64_t count = zfi_node_count(node);
     zfi_stand s = {.bits = ZFI_KNOWN};
@@ -171,6 +187,7 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
         int64_t size = zfi_node_count(&g->nodes[node->args[k]]);
         if (x->bits & ~s.bits & (ZFI_OTHER | ZFI_BATCH)) s.cause = x->cause;
         s.bits |= x->bits & (ZFI_OTHER | ZFI_BATCH);
+        if (x->bits & ZFI_OTHER) rows &= x->rows;
         if (!(x->bits & ZFI_KNOWN)) s.bits &= (uint8_t)~ZFI_KNOWN;
         if (shard && x->bits & ZFI_SHARD && x->cut != cut) by_element = false;
         if (shard && x->bits & ZFI_SHARD && x->along != s.along) by_element = false;
@@ -181,6 +198,7 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
     }
     if (shard && by_element && !whole) s.bits |= ZFI_SHARD, s.cut = cut;
     else if (shard) s.bits |= ZFI_OTHER, s.along = 0;
+    s.rows = rows && s.bits & ZFI_OTHER;
     return s;
 }
 
@@ -231,10 +249,11 @@ static zfi_stand zfi_stand_of_pack(const zfi_ranks *r, int32_t id)
     zfi_stand s = zfi_stand_of_args(r, node);
     bool all = first->of == ZF_INT(node, pack, size);
     int64_t end = 0;
+    s.sums = first->sums;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_stand *x = &r->at[node->args[k]];
         s.bits |= x->bits & ZFI_SUMMED;
-        s.sums |= x->sums;
+        s.sums &= x->sums;
         all = all && x->of == first->of && x->at == end && at[k] == end && x->cut == first->cut &&
               x->bits == first->bits;
         end += zfi_node_count(&r->graph->nodes[node->args[k]]);
@@ -257,7 +276,8 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
     const zfi_node *node = &r->graph->nodes[id];
     const uint8_t axes = zfi_axes_at(r, node), all = zfi_all_axes(r->graph);
     zfi_stand s = zfi_stand_like(r, node->args[0]);
-    s.parts = 0;
+    const bool rows = s.rows;
+    s.parts = 0, s.rows = false;
     if (axes && zfi_scatters_examples(node))
         return (zfi_stand){.bits = (uint8_t)((s.bits & ZFI_BATCH) | ZFI_OTHER), .cause = id};
     if (axes) s.at = s.of = 0;
@@ -277,6 +297,7 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
         else s.parts = axes;
         s.bits = (uint8_t)((s.bits & (ZFI_BATCH | ZFI_BATCHES | ZFI_SHARD)) | ZFI_OTHER);
         s.cause = id;
+        if (ZF_INT(node, all_to_all, over) == ZF_OVER_EXPERT) s.parts = 0, s.rows = !rows;
     } else if (axes) { /* bcast */
         s = (zfi_stand){.bits = (uint8_t)((s.bits & ZFI_BATCH) | (axes != all ? ZFI_OTHER : 0)),
                         .sum = s.sum,
@@ -308,7 +329,9 @@ static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
     case ZFI_RANKS_BUCKET:
         if (ZF_INT(node, bucket, world) > 1)
             s.bits = ZFI_SHARD,
-            s.cut = ZF_INT(node, bucket, each) ? ZFI_AXIS_LOCAL : zfi_shard_axes(g);
+            s.cut = ZF_INT(node, bucket, each)
+                        ? ZFI_AXIS_LOCAL
+                        : zfi_axes_of_shards(g, ZF_INT(node, bucket, world));
         if (ZF_INT(node, bucket, each)) s.bits |= r->shares & ZFI_OTHER;
         return s;
     case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
@@ -320,7 +343,8 @@ static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
         s = zfi_stand_like(r, node->args[0]);
         if (ZF_INT(node, shard, world) <= 1) return s;
         if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
-        else if (own) s.bits |= ZFI_SHARD, s.cut = zfi_shard_axes(g);
+        else if (own)
+            s.bits |= ZFI_SHARD, s.cut = zfi_axes_of_shards(g, ZF_INT(node, shard, world));
         return s;
     case ZFI_RANKS_PIECE: return zfi_stand_of_piece(r, node);
     case ZFI_RANKS_PACK: return zfi_stand_of_pack(r, id);
@@ -356,6 +380,19 @@ static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
     }
 }
 
+/* A sum of the rows of all ranks along expert is one over that axis. */
+static void zfi_stand_of_rows(const zfi_ranks *r, int32_t id, zfi_stand *s)
+{
+    const zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zf_attribute *sources = zfi_attribute_of(g, node, "sources");
+    if (!sources || sources->i < 2 || !s->rows ||
+        !(zfi_spread_cut(&node->spread) & zfi_axis_bit(ZF_OVER_EXPERT)))
+        return;
+    s->rows = false, s->sums = zfi_axes_of_rows(g), s->sum = id;
+    if (s->sums == zfi_all_axes(g)) s->bits = (uint8_t)((s->bits & ~ZFI_OTHER) | ZFI_RANKS);
+}
+
 /* A shard along a dimension is none in another form, as in a view. */
 static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
 {
@@ -365,10 +402,23 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cause = id;
         s.cut = s.along = 0;
     }
+    zfi_stand_of_rows(r, id, &s);
     return s;
 }
 
 /* ----------------------------------------------------------------------------- collectives */
+
+/* The shards of a value of the node: of what is cut over experts one for each copy. */
+static int32_t zfi_shards_at(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    const zfi_spread *s = node->op == ZF_OP_bucket || !node->arg_count
+                              ? &node->spread
+                              : &g->nodes[node->args[0]].spread;
+    const uint8_t experts = zfi_axis_bit(ZF_OVER_EXPERT);
+    return g->shards / ((zfi_spread_cut(s) | s->differs) & experts ? zfi_mesh_experts(zfi_mesh_of(g))
+                                                                   : 1);
+}
 
 /* Checks the world of the node. */
 static void zfi_check_world(const zfi_ranks *r, int32_t id)
@@ -383,11 +433,14 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
     const bool of_node = op == ZF_OP_bucket && ZF_INT(&g->nodes[id], bucket, each);
     const int32_t ranks = axis      ? zfi_mesh_size(zfi_mesh_of(g), over)
                           : of_node ? zfi_mesh_local(zfi_mesh_of(g))
-                                    : g->shards;
-    if (zfi_is_other_axis(over) && !ranks)
+                                    : zfi_shards_at(g, id);
+    const bool experts = over == ZF_OVER_EXPERT || over == ZF_OVER_OWNERS;
+    if ((zfi_is_other_axis(over) && !ranks) ||
+        (experts && zfi_axis_at(&g->axes, ZF_OVER_EXPERT) < 0))
         zfi_verify_fail(g, id, "the ranks have no axis %s: the line mesh must name it",
-                        zfi_axis_names[over]);
-    else if (together && !zfi_is_other_axis(over) && !(g->stages & ZFI_STAGE_RANKS))
+                        zfi_axis_names[over == ZF_OVER_OWNERS ? ZF_OVER_EXPERT : over]);
+    else if (together && !zfi_is_other_axis(over) && over != ZF_OVER_EXPERT &&
+             !(g->stages & ZFI_STAGE_RANKS))
         zfi_verify_fail(g, id, "a collective comes with zf_zero, which has not been run");
     else if (over == ZF_OVER_DATA && !g->axes.count)
         zfi_verify_fail(g, id, "ranks have the axis data alone: over=data must not be given");
@@ -798,7 +851,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
         zfi_verify_fail(g, id,
                         shard ? "%%%d is this rank's shard: world must be %d"
                               : "%%%d is whole: world must not be given",
-                        (int)node->args[0], (int)g->shards);
+                        (int)node->args[0], (int)zfi_shards_at(g, id));
     if (!zfi_reads_delayed(r, id, bucket, blocks)) zfi_check_gradient(r, id, bucket, blocks);
     zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_same_rows(r, id, k, blocks);

@@ -233,11 +233,18 @@ static zf_status zfi_cpu_view(const zf_launch *l)
     return ZF_OK;
 }
 
+/* The number of this rank's shard of a value that has so many. */
+static int64_t zfi_shard_here(const zf_run *run, int64_t shards)
+{
+    return run->shards > shards && shards > 0 ? run->shard / (run->shards / shards) : run->shard;
+}
+
 static zf_status zfi_cpu_shard(const zf_launch *l)
 {
     const char *from = l->args[0].data;
     int64_t bytes = zfi_array_bytes(&l->out);
-    zfi_move_bytes(l, l->out.data, from + l->run->shard * bytes, bytes);
+    zfi_move_bytes(l, l->out.data, from + zfi_shard_here(l->run, ZF_INT(l, shard, world)) * bytes,
+                   bytes);
     return ZF_OK;
 }
 

@@ -14,7 +14,7 @@ static zf_status zfd_cuda_shard(const zf_launch *l)
 {
     const char *from = static_cast<const char *>(l->args[0].data);
     int64_t bytes = (int64_t)zfd_bytes(&l->out);
-    return zfd_move_bytes(l, l->out.data, from + l->run->shard * bytes, bytes);
+    return zfd_move_bytes(l, l->out.data, from + zfd_shard_here(l->run, ZF_INT(l, shard, world)) * bytes, bytes);
 }
 
 /* Copies nothing for an operand that the plan has placed inside the result. Gaps become 0. */

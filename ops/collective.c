@@ -30,7 +30,7 @@
  * order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of the
  * global batch in their order, and its bits do not depend on how many ranks share them. With
  * order=tree the ranks' values are added by a balanced tree (base/tree.c), and then to the
- * accumulator. In a world of one no communicator is needed. `world` is the number of ranks that
+ * accumulator; with run=R too, those of each R ranks are, in f32 or f64, and these sums in order. In a world of one no communicator is needed. `world` is the number of ranks that
  * take part: those of a group where `over` names an axis (base/mesh.c). */
 
 static zf_status zfi_infer_collective(const zfi_infer *c)
@@ -89,6 +89,18 @@ static zf_status zfi_infer_all_gather(zfi_infer *c)
     return zfi_infer_into(c, ZF_OP_bucket);
 }
 
+/* Checks `run`, the ranks of each tree of a sum. */
+static zf_status zfi_infer_run(const zfi_infer *c, int64_t run)
+{
+    const int64_t world = ZF_INT(c, all_reduce, world);
+    const bool wide = c->args[0]->dtype == ZF_F32 || c->args[0]->dtype == ZF_F64;
+    if (!run || (run > 0 && wide && ZF_INT(c, all_reduce, order) && world % run == 0)) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                          "run=%lld: trees of f32 or f64 (order=tree) are of ranks that divide "
+                          "world=%lld",
+                          (long long)run, (long long)world);
+}
+
 static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
 {
     zf_status status = zfi_infer_collective(c);
@@ -98,6 +110,7 @@ static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
         (dim || c->arg_count > 1 || zfi_is_other_axis(ZF_INT(c, reduce_scatter, over))))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "examples are flat, along data, and nothing accumulates them");
+    if (!status) status = zfi_infer_run(c, ZF_INT(c, reduce_scatter, run));
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     if (dim) {
@@ -114,6 +127,7 @@ static zf_status zfi_infer_all_reduce(zfi_infer *c)
     if (ZF_INT(c, all_reduce, world) < 1 || ZF_INT(c, all_reduce, world) > INT32_MAX)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
                               (long long)ZF_INT(c, all_reduce, world));
+    if (zfi_infer_run(c, ZF_INT(c, all_reduce, run))) return c->graph->error.status;
     zfi_infer_like(c, 0);
     return zfi_infer_into(c, ZF_OP_accumulator);
 }
@@ -285,6 +299,14 @@ ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t wo
     else zf_add_ranks(out, parts, world, count, dtype, add); /* integers, in any order */
 }
 
+ZF_API void zf_add_ranks_by_trees(void *out, const void *const *parts, int32_t world, int32_t run,
+                                  int64_t count, zf_dtype dtype, bool add)
+{
+    if (run < 1 || !parts || world % run) run = world;
+    for (int32_t r = 0; r < world; r += run)
+        zf_add_ranks_by_tree(out, parts + r, run, count, dtype, add || r);
+}
+
 /* ------------------------------------------------------------------------- along a dimension
  *
  * A call is flat: the pieces of ranks lie one after the other. Along dimension d they are rows of
@@ -361,7 +383,9 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
                         .out = l->out.data};
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
-        c.add = l->arg_count > 1 && l->run->micro > 0, c.tree = ZF_INT(l, all_reduce, order) != 0;
+        c.add = l->arg_count > 1 && l->run->micro > 0, c.tree = ZF_INT(l, all_reduce, order) != 0,
+        c.run = (int32_t)(l->op == ZF_OP_all_reduce ? ZF_INT(l, all_reduce, run)
+                                                    : ZF_INT(l, reduce_scatter, run));
     if (zfi_is_along(l->op, l->attributes) && world > 1) {
         if (l->op != ZF_OP_reduce_scatter) c.out = l->scratch;
         if (l->op != ZF_OP_all_gather) c.in = l->scratch;

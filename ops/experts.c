@@ -11,6 +11,12 @@
  * `rows` is experts * C, and the choices beyond C are dropped: all first choices come before second
  * ones, and among these earlier tokens first, or with operand 1, priorities [6,2], larger ones.
  *
+ *     %3 = expert_rows %1 {experts=4 rows=12 blocks=2} : i32[12]
+ *
+ * The experts of block b of two, 0 and 1 or 2 and 3, have rows in block b of two equal ones, for the
+ * rank that has them; their first rows and ends count from its first row. More choices of them than
+ * rows are an error of the step.
+ *
  *     %8  = dispatch %7, %3, %5 : f32[12,16]             y[r] = x[token of r], 0 where there is none
  *     %10 = combine %9, %3, %5, %2 : f32[6,16]           y[t] = sum of weight[t,j] x[row of (t,j)]
  *     %12 = choice_dots %9, %11, %3, %5 : f32[6,2]       y[t,j] = sum over x[row of (t,j)] z[t]
@@ -24,7 +30,8 @@ enum { ZFI_ROWS_BOUNDS, ZFI_ROWS_SLOTS, ZFI_ROWS_COUNTS };
 static zf_status zfi_infer_expert_capacity(const zfi_infer *c, int64_t choices)
 {
     const int64_t experts = ZF_INT(c, expert_rows, experts), rows = ZF_INT(c, expert_rows, rows),
-                  capacity = ZF_INT(c, expert_rows, capacity);
+                  capacity = ZF_INT(c, expert_rows, capacity),
+                  blocks = ZF_INT(c, expert_rows, blocks);
     if (experts < 1 || rows < 0 || rows > INT32_MAX || choices > INT32_MAX)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "experts = %lld, rows = %lld for %lld choices: experts must be 1 or "
@@ -37,6 +44,10 @@ static zf_status zfi_infer_expert_capacity(const zfi_infer *c, int64_t choices)
                               (long long)capacity, (long long)experts, (long long)rows);
     if (c->arg_count > 1 && !capacity)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "priorities are only for a capacity");
+    if (blocks < 0 || (blocks > 1 && (experts % blocks || rows % blocks)))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "blocks = %lld do not divide %lld experts and %lld rows",
+                              (long long)blocks, (long long)experts, (long long)rows);
     return ZF_OK;
 }
 
@@ -167,7 +178,7 @@ static void zfi_grad_choice_dots(zf_grad *c)
 
 /* What expert_rows computes, in scratch where no node reads it. */
 typedef struct zfi_expert_plan {
-    int64_t tokens, k, experts, rows, capacity;
+    int64_t tokens, k, experts, rows, capacity, blocks;
     int32_t *bounds, *slots, *counts, *of; /* of: the choices of an expert, by the order of drops */
 } zfi_expert_plan;
 
@@ -186,7 +197,8 @@ static zfi_expert_plan zfi_expert_plan_of(const zf_launch *l)
                          .k = l->args[0].shape.dims[1],
                          .experts = ZF_INT(l, expert_rows, experts),
                          .rows = ZF_INT(l, expert_rows, rows),
-                         .capacity = ZF_INT(l, expert_rows, capacity)};
+                         .capacity = ZF_INT(l, expert_rows, capacity),
+                         .blocks = zfi_max(ZF_INT(l, expert_rows, blocks), 1)};
     p.bounds = zfi_expert_part(l, ZFI_ROWS_BOUNDS, 2 * p.experts, &free);
     p.slots = zfi_expert_part(l, ZFI_ROWS_SLOTS, p.tokens * p.k, &free);
     p.counts = zfi_expert_part(l, ZFI_ROWS_COUNTS, p.experts, &free);
@@ -220,12 +232,51 @@ static zf_status zfi_expert_count(const zf_launch *l, const zfi_expert_plan *p)
     return ZF_OK;
 }
 
+/* The first row of the block of expert e. */
+static int64_t zfi_expert_block(const zfi_expert_plan *p, int64_t e)
+{
+    return e / (p->experts / p->blocks) * (p->rows / p->blocks);
+}
+
+/* The choices of block b; *most: its expert with the most of them. */
+static int64_t zfi_block_choices(const zfi_expert_plan *p, int64_t b, int64_t *most)
+{
+    const int64_t each = p->experts / p->blocks;
+    int64_t choices = 0;
+    *most = b * each;
+    for (int64_t e = b * each; e < (b + 1) * each; e++) {
+        choices += p->counts[e];
+        if (p->counts[e] > p->counts[*most]) *most = e;
+    }
+    return choices;
+}
+
+/* The error that block b has more choices than rows: its largest expert, and for how many times the
+ * mean of blocks there would have to be rows. */
+static zf_status zfi_block_overflow(const zf_launch *l, const zfi_expert_plan *p, int64_t b)
+{
+    const int64_t each = p->experts / p->blocks;
+    int64_t most;
+    const int64_t choices = zfi_block_choices(p, b, &most);
+    const double mean = (double)(p->tokens * p->k) / (double)p->blocks;
+    return zfi_fail(l->error, ZF_ERR_ARGUMENT,
+                    "expert_rows %%%d: %lld choices of experts %lld to %lld on rank %d, %lld of them "
+                    "of expert %lld, and there are %lld rows; %.2f times the mean of %g would do",
+                    (int)l->node, (long long)choices, (long long)(b * each),
+                    (long long)((b + 1) * each - 1), (int)l->run->rank, (long long)p->counts[most],
+                    (long long)most, (long long)(p->rows / p->blocks),
+                    ceil((double)choices / mean * 100) / 100, mean);
+}
+
 /* The error that there are more choices than rows: the largest expert, and the rows that would do. */
 static zf_status zfi_expert_overflow(const zf_launch *l, const zfi_expert_plan *p)
 {
-    int64_t most = 0;
-    for (int64_t e = 1; e < p->experts; e++)
-        if (p->counts[e] > p->counts[most]) most = e;
+    int64_t most;
+    for (int64_t b = 0; b < p->blocks && p->blocks > 1; b++)
+        if (zfi_block_choices(p, b, &most) > p->rows / p->blocks)
+            return zfi_block_overflow(l, p, b);
+    if (p->blocks > 1 || p->tokens * p->k <= p->rows) return ZF_OK;
+    (void)zfi_block_choices(p, 0, &most);
     return zfi_fail(l->error, ZF_ERR_ARGUMENT,
                     "expert_rows %%%d: %lld choices need as many rows, and there are %lld; expert "
                     "%lld has %lld of them",
@@ -291,9 +342,10 @@ static zf_status zfi_cpu_expert_rows(const zf_launch *l)
     int32_t *rows = l->out.data;
     int64_t at = 0;
     if (zfi_expert_count(l, &p)) return l->error->status;
-    if (!p.capacity && choices > p.rows) return zfi_expert_overflow(l, &p);
+    if (!p.capacity && zfi_expert_overflow(l, &p)) return l->error->status;
     if (p.capacity) zfi_expert_drop(l, &p);
     for (int64_t e = 0; e < p.experts; e++) {
+        if (p.blocks > 1 && e % (p.experts / p.blocks) == 0) at = zfi_expert_block(&p, e);
         if (p.capacity) at = e * p.capacity;
         p.bounds[2 * e] = p.bounds[2 * e + 1] = (int32_t)at;
         at += p.counts[e];
@@ -305,6 +357,8 @@ static zf_status zfi_cpu_expert_rows(const zf_launch *l)
         rows[*end] = (int32_t)i;
         p.slots[i] = (*end)++;
     }
+    for (int64_t i = 0; i < 2 * p.experts && p.blocks > 1; i++)
+        p.bounds[i] -= (int32_t)zfi_expert_block(&p, i / 2);
     return ZF_OK;
 }
 

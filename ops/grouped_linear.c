@@ -8,20 +8,42 @@
  *     %4 = grouped_outer %1, %2, %3 : f32[4,32,16]    of a [12,32], b [12,16]
  *          y[e,n,k] = sum over the rows r of e, ascending, of a[r,n] b[r,k]
  *
+ *     %4 = grouped_linear %1, %2, %3 {sources=2} : f32[12,32]      x [12,16], w [2,32,16], i32[4,2]
+ *          the rows of two ranks, one half each: bounds count from the first row of a half, first
+ *          those of experts 0 and 1 in the first half, then in the second
+ *     %4 = grouped_outer %1, %2, %3 {sources=2 sections=4} : f32[2,32,16]
+ *          the sum over the ranks, by a balanced tree (base/tree.c), in f32, f64 of f64: a part of
+ *          that over four neighbours along data, the rest of which zf_zero makes
+ *
  *     dx = grouped_linear(dy, w), transposed the other way      dw = grouped_outer(dy, x)
  *
  * Bounds are data, ascending, as expert_rows (experts.c) saves them. Rows of no expert give 0, and
  * an expert without rows has the product 0. Sums are those of matmul: in f32 and rounded once, of a
- * row alone, whatever other rows its expert has. The reference sums in double. */
+ * row alone, whatever other rows its expert has. The reference sums in double, and rounds the sum of
+ * each rank. */
 
-static zf_status zfi_infer_grouped(zfi_infer *c, int64_t experts)
+/* How many ranks the rows of a node of these operators are from. */
+static int64_t zfi_sources_of(zf_op op, const zf_attribute *attributes)
+{
+    const int64_t sources = op == ZF_OP_grouped_outer ? attributes[ZF_AT_grouped_outer_sources].i
+                                                      : attributes[ZF_AT_grouped_linear_sources].i;
+    return zfi_max(sources, 1);
+}
+
+static zf_status zfi_infer_grouped(zfi_infer *c, int64_t experts, int64_t sources)
 {
     const zfi_node *x = c->args[0], *y = c->args[1], *bounds = c->args[2];
+    if (sources < 0 || (sources && c->args[0]->shape.dims[0] % sources))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld rows are not those of sources = %lld ranks",
+                              (long long)c->args[0]->shape.dims[0], (long long)sources);
+    sources = zfi_max(sources, 1);
     if (!zfi_is_float(x->dtype) || x->dtype != y->dtype)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operands 0 and 1 must be float, of one dtype");
     if (bounds->dtype != ZF_I32 || bounds->shape.rank != 2 || bounds->shape.dims[1] != 2 ||
-        (experts >= 0 && bounds->shape.dims[0] != experts))
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bounds must be i32 [experts, 2]");
+        (experts >= 0 && bounds->shape.dims[0] != experts * sources) ||
+        bounds->shape.dims[0] % sources)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bounds must be i32 [%sexperts, 2]",
+                              sources > 1 ? "sources " : "");
     c->dtype = x->dtype;
     return ZF_OK;
 }
@@ -34,17 +56,26 @@ static zf_status zfi_infer_grouped_linear(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [rows, k] and w %s are needed",
                               turned ? "[experts, k, n]" : "[experts, n, k]");
     c->shape = ZF_SHAPE(x->dims[0], w->dims[1 + turned]);
-    return zfi_infer_grouped(c, w->dims[0]);
+    return zfi_infer_grouped(c, w->dims[0], ZF_INT(c, grouped_linear, sources));
 }
 
 static zf_status zfi_infer_grouped_outer(zfi_infer *c)
 {
     const zf_shape *a = &c->args[0]->shape, *b = &c->args[1]->shape;
+    const int64_t sources = ZF_INT(c, grouped_outer, sources),
+                  sections = ZF_INT(c, grouped_outer, sections);
+    zf_status status;
     if (a->rank != 2 || b->rank != 2 || a->dims[0] != b->dims[0])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "a [rows, n] and b [rows, k] are needed");
-    c->shape = ZF_SHAPE(c->args[2]->shape.rank ? c->args[2]->shape.dims[0] : 0, a->dims[1],
-                        b->dims[1]);
-    return zfi_infer_grouped(c, -1);
+    c->shape = ZF_SHAPE(c->args[2]->shape.rank ? c->args[2]->shape.dims[0] / zfi_max(sources, 1) : 0,
+                        a->dims[1], b->dims[1]);
+    if (sections < 0 || sections % zfi_max(sources, 1) || (sources > 1 && !sections))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "sections = %lld must be a multiple of sources = %lld",
+                              (long long)sections, (long long)sources);
+    status = zfi_infer_grouped(c, -1, sources);
+    if (!status && sections) c->dtype = zfi_wide(c->dtype);
+    return status;
 }
 
 static zf_tensor zfi_grouped_of(zf_tensor x, zf_tensor w, zf_tensor bounds, bool transpose)
@@ -71,9 +102,18 @@ static void zfi_grad_grouped_outer(zf_grad *c)
 
 enum { ZFI_GROUPED_ROWS = 512 }; /* of a product: the rows of an expert are cut into so many */
 
-static int64_t zfi_bound(const zf_launch *l, int64_t expert, int end)
+/* The groups of rows of one source: one for each expert. */
+static int64_t zfi_experts_here(const zf_launch *l)
 {
-    return ((const int32_t *)l->args[2].data)[2 * expert + end];
+    return l->args[2].shape.dims[0] / zfi_sources_of(l->op, l->attributes);
+}
+
+/* The first row of a group of rows, or its end. */
+static int64_t zfi_bound(const zf_launch *l, int64_t group, int end)
+{
+    const int64_t run = l->args[0].shape.dims[0] / zfi_sources_of(l->op, l->attributes);
+    return group / zfi_max(zfi_experts_here(l), 1) * run +
+           ((const int32_t *)l->args[2].data)[2 * group + end];
 }
 
 static zf_status zfi_check_expert_bounds(const zf_launch *l)
@@ -104,7 +144,8 @@ static zfi_matmul_desc zfi_grouped_product(const zf_launch *l, int64_t expert, i
                              .k = k,
                              .batch = 1,
                              .a = zfi_element(l->args[0].data, dtype, first * k),
-                             .b = zfi_element(l->args[1].data, dtype, expert * n * k),
+                             .b = zfi_element(l->args[1].data, dtype,
+                                              expert % zfi_experts_here(l) * n * k),
                              .c = zfi_element_of(l->out.data, dtype, first * n),
                              .a_row = k,
                              .a_col = 1,
@@ -115,26 +156,25 @@ static zfi_matmul_desc zfi_grouped_product(const zf_launch *l, int64_t expert, i
                              .c_dtype = dtype};
 }
 
-/* The matrix of an expert of grouped_outer. */
-static zfi_matmul_desc zfi_outer_product(const zf_launch *l, int64_t expert, int64_t first,
-                                         int64_t end)
+/* The matrix of grouped_outer of rows [first, end). */
+static zfi_matmul_desc zfi_outer_product(const zf_launch *l, void *to, int64_t first, int64_t end)
 {
     const int64_t m = l->args[0].shape.dims[1], n = l->args[1].shape.dims[1];
-    const zf_dtype dtype = l->out.dtype;
+    const zf_dtype dtype = l->args[0].dtype;
     return (zfi_matmul_desc){.m = m,
                              .n = n,
                              .k = end - first,
                              .batch = 1,
                              .a = zfi_element(l->args[0].data, dtype, first * m),
                              .b = zfi_element(l->args[1].data, dtype, first * n),
-                             .c = zfi_element_of(l->out.data, dtype, expert * m * n),
+                             .c = to,
                              .a_row = 1,
                              .a_col = m,
                              .b_row = n,
                              .b_col = 1,
                              .c_row = n,
                              .dtype = dtype,
-                             .c_dtype = dtype};
+                             .c_dtype = l->out.dtype};
 }
 
 static size_t zfi_grouped_bytes(const zf_launch *l, const zfi_matmul_desc *d)
@@ -158,21 +198,35 @@ static size_t zfi_scratch_grouped_linear(const zf_launch *l)
 
 /* Scratch of grouped_outer depends on k by the length of a block of k, at most k_block words, by
  * whether there are several, and by whether A is read in place; and of one row it is that row. */
-static size_t zfi_scratch_grouped_outer(const zf_launch *l)
+static size_t zfi_scratch_outer_product(const zf_launch *l)
 {
     const zfi_tile *tile;
     int64_t rows = l->args[0].shape.dims[0], block;
     size_t bytes = (size_t)rows * sizeof(float);
     if (!zfi_by_tiles(l) || !rows) return 0;
-    tile = zfi_tile_of_product(zfi_cpu_of(l)->isa, l->out.dtype);
+    tile = zfi_tile_of_product(zfi_cpu_of(l)->isa, l->args[0].dtype);
     block = (int64_t)tile->k_block * tile->per_word;
     for (int i = 0; i < 6; i++) {
         const int64_t k = i == 4 ? 1 : i == 5 ? rows : (i / 2 + 1) * block - i % 2;
-        const zfi_matmul_desc d = zfi_outer_product(l, 0, 0, k);
+        const zfi_matmul_desc d = zfi_outer_product(l, l->out.data, 0, k);
         const size_t needs = zfi_grouped_bytes(l, &d);
         if (needs > bytes) bytes = needs;
     }
-    return bytes;
+    return (bytes + 63) / 64 * 64;
+}
+
+/* The bytes of a matrix of the result. */
+static size_t zfi_outer_bytes(const zf_launch *l)
+{
+    return (size_t)zfi_span(&l->out.shape, 1, 3) * zf_dtype_size(l->out.dtype);
+}
+
+/* After the scratch of a product, sums that are open, but the first, which is in the result. */
+static size_t zfi_scratch_grouped_outer(const zf_launch *l)
+{
+    const int64_t sources = zfi_sources_of(l->op, l->attributes);
+    const size_t open = zfi_by_tiles(l) ? (size_t)zfi_tree_depths(sources) - 1 : 0;
+    return zfi_scratch_outer_product(l) + open * zfi_outer_bytes(l);
 }
 
 /* Rows [first, last) of the result are 0. */
@@ -194,21 +248,81 @@ static void zfi_grouped_plain(const zf_launch *l, int64_t first, int64_t last)
         while (e < l->args[2].shape.dims[0] && zfi_bound(l, e, 1) <= row) e++;
         for (int64_t j = 0; j < k && e < l->args[2].shape.dims[0] && zfi_bound(l, e, 0) <= row; j++)
             sum += zfi_get(&l->args[0], row * k + j) *
-                   zfi_get(&l->args[1], e * n * k + (turned ? j * n + col : col * k + j));
+                   zfi_get(&l->args[1], e % zfi_experts_here(l) * n * k +
+                                            (turned ? j * n + col : col * k + j));
         zfi_set(&l->out, i, sum);
     }
 }
 
-/* Elements [first, last) of grouped_outer. */
-static void zfi_outer_plain(const zf_launch *l, int64_t first, int64_t last)
+/* Element i of the result, of the rows of one group. */
+static double zfi_outer_of_group(const zf_launch *l, int64_t group, int64_t i)
 {
     const int64_t m = l->args[0].shape.dims[1], n = l->args[1].shape.dims[1];
+    double sum = 0;
+    for (int64_t r = zfi_bound(l, group, 0); r < zfi_bound(l, group, 1); r++)
+        sum += zfi_get(&l->args[0], r * m + i / n % m) * zfi_get(&l->args[1], r * n + i % n);
+    return sum;
+}
+
+/* Elements [first, last) of grouped_outer: sums of a tree are rounded where those of ranks are. */
+static void zfi_outer_plain(const zf_launch *l, int64_t first, int64_t last)
+{
+    const int64_t sources = zfi_sources_of(l->op, l->attributes), experts = zfi_experts_here(l),
+                  each = zfi_span(&l->out.shape, 1, 3);
+    double sums[64];
     for (int64_t i = first; i < last; i++) {
-        const int64_t e = i / (m * n);
-        double sum = 0;
-        for (int64_t r = zfi_bound(l, e, 0); r < zfi_bound(l, e, 1); r++)
-            sum += zfi_get(&l->args[0], r * m + i / n % m) * zfi_get(&l->args[1], r * n + i % n);
-        zfi_set(&l->out, i, sum);
+        for (int64_t s = 0; s < sources; s++) {
+            int depth = zfi_tree_depth(s);
+            zfi_set(&l->out, i, zfi_outer_of_group(l, s * experts + i / each, i));
+            sums[depth] = zfi_get(&l->out, i);
+            for (int k = zfi_tree_merges(s, sources); k > 0; k--, depth--) {
+                zfi_set(&l->out, i, sums[depth - 1] + sums[depth]);
+                sums[depth - 1] = zfi_get(&l->out, i);
+            }
+        }
+        zfi_set(&l->out, i, sums[0]);
+    }
+}
+
+/* sums of a tree: `to` += `from`, of all elements of a matrix */
+typedef struct zfi_outer_sum {
+    zfi_isa isa;
+    float *to;
+    const float *from;
+    int64_t count;
+} zfi_outer_sum;
+
+enum { ZFI_OUTER_GRAIN = 1 << 14 };
+
+static void zfi_outer_add(void *context, int64_t index, int worker)
+{
+    const zfi_outer_sum *s = context;
+    const int64_t at = index * ZFI_OUTER_GRAIN;
+    (void)worker;
+    zfi_add_run(s->isa, s->to + at, s->from + at, zfi_min(ZFI_OUTER_GRAIN, s->count - at));
+}
+
+/* The matrix of an expert: the sum over sources, each of which is put behind the sums that are open. */
+static void zfi_outer_of_expert(const zf_launch *l, int64_t expert)
+{
+    const int64_t sources = zfi_sources_of(l->op, l->attributes), experts = zfi_experts_here(l),
+                  each = zfi_span(&l->out.shape, 1, 3);
+    char *out = (char *)l->out.data + (size_t)expert * zfi_outer_bytes(l),
+         *open = (char *)l->scratch + zfi_scratch_outer_product(l) - zfi_outer_bytes(l);
+    for (int64_t s = 0; s < sources; s++) {
+        const int64_t group = s * experts + expert;
+        int depth = zfi_tree_depth(s);
+        const zfi_matmul_desc d =
+            zfi_outer_product(l, depth ? open + (size_t)depth * zfi_outer_bytes(l) : out,
+                              zfi_bound(l, group, 0), zfi_bound(l, group, 1));
+        zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
+        for (int k = zfi_tree_merges(s, sources); k > 0; k--, depth--) {
+            char *to = depth > 1 ? open + (size_t)(depth - 1) * zfi_outer_bytes(l) : out,
+                 *from = open + (size_t)depth * zfi_outer_bytes(l);
+            zfi_outer_sum add = {zfi_cpu_of(l)->isa, (float *)(void *)to, (float *)(void *)from, each};
+            zfi_pool_run(zfi_cpu_of(l)->pool, (each + ZFI_OUTER_GRAIN - 1) / ZFI_OUTER_GRAIN,
+                         zfi_outer_add, &add);
+        }
     }
 }
 
@@ -243,10 +357,7 @@ static zf_status zfi_cpu_grouped_outer(const zf_launch *l)
         zfi_split(l, zfi_count(&l->out), 1, zfi_outer_plain);
         return ZF_OK;
     }
-    for (int64_t e = 0; e < l->args[2].shape.dims[0]; e++) {
-        const zfi_matmul_desc d = zfi_outer_product(l, e, zfi_bound(l, e, 0), zfi_bound(l, e, 1));
-        zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
-    }
+    for (int64_t e = 0; e < zfi_experts_here(l); e++) zfi_outer_of_expert(l, e);
     return ZF_OK;
 }
 

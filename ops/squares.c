@@ -129,7 +129,9 @@ static int64_t zfi_square_chunk(const zf_launch *l)
 static void zfi_squares_of_chunks(const zf_launch *l, int64_t first, int64_t last)
 {
     const int64_t blocks = zfi_whole_blocks(zfi_count(&l->args[0])), each = zfi_square_chunk(l),
-                  before = ZF_INT(l, squares, world) > 1 ? l->run->shard * blocks : 0;
+                  before = ZF_INT(l, squares, world) > 1
+                               ? zfi_shard_here(l->run, ZF_INT(l, squares, world)) * blocks
+                               : 0;
     for (int64_t chunk = first; chunk < last; chunk++) {
         int64_t *counts = (int64_t *)l->scratch + chunk * ZFI_SQUARES;
         memset(counts, 0, ZFI_SQUARES * sizeof *counts);

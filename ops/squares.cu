@@ -81,7 +81,9 @@ template <class T> static void zfd_squares_launch(const zf_launch *l, int64_t fi
 static zf_status zfd_cuda_squares(const zf_launch *l)
 {
     const int64_t blocks = zfd_div_up(zfd_count(&l->args[0]), ZFD_NORM_BLOCK),
-                  before = ZF_INT(l, squares, world) > 1 ? l->run->shard * blocks : 0,
+                  before = ZF_INT(l, squares, world) > 1
+                               ? zfd_shard_here(l->run, ZF_INT(l, squares, world)) * blocks
+                               : 0,
                   count = ZF_LIST(l, squares, blocks).count;
     const int64_t all[2] = {before, before + blocks},
                   *ends = count ? static_cast<const int64_t *>(ZF_LIST(l, squares, blocks).data)

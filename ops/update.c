@@ -178,7 +178,7 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
     const int64_t *ends = blocks->list.data;
     int64_t base, size, count = blocks->list.count / 2;
     zfi_piece_at(world, zfi_count(&l->args[0]), &base, &size);
-    if (world->i > 1) base += l->run->shard * size;
+    if (world->i > 1) base += zfi_shard_here(l->run, world->i) * size;
     if (!count) {
         s->first = s->from, s->last = s->until, s->decay = decay;
         return s->next++ == 0 && s->from < s->until;

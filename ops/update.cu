@@ -321,7 +321,7 @@ static bool zfd_next_ranges(zfd_update_list *s, zfd_update_ranges *r)
         const int64_t *piece = static_cast<const int64_t *>((world - 1)->list.data);
         base = piece[0], size = piece[1];
     }
-    if (world->i > 1) base += l->run->shard * size;
+    if (world->i > 1) base += zfd_shard_here(l->run, world->i) * size;
     r->count = 0;
     while (s->end < count && r->count + 2 <= ZFD_RANGES_MOST) {
         zfd_update_range own = {0, count, 0, (float)s->decay, 0};

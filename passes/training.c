@@ -72,6 +72,25 @@ static zf_status zfi_pass_context(zf_graph *g, const zf_training *t)
         g, &(zf_context_desc){.parts = t->context, .sections = zfi_context_sections(t)});
 }
 
+/* The same of neighbours along data that share experts. */
+static int32_t zfi_expert_sections(const zf_training *t)
+{
+    const int32_t ranks = t->expert > 0 ? t->expert : 1;
+    return t->sections.expert > 0 ? t->sections.expert : ranks;
+}
+
+static bool zfi_wants_experts(const zf_training *t)
+{
+    return zfi_expert_sections(t) > 1 || t->expert > 1;
+}
+
+static zf_status zfi_pass_experts(zf_graph *g, const zf_training *t)
+{
+    return zf_experts(g, &(zf_experts_desc){.parts = t->expert,
+                                            .sections = zfi_expert_sections(t),
+                                            .rows = t->expert_rows});
+}
+
 static zf_status zfi_pass_divide(zf_graph *g, const zf_training *t)
 {
     return zf_divide(g, zfi_tensor_sections(t));
@@ -278,7 +297,8 @@ static const zfi_pass zfi_ema_pass = {"ema", zfi_wants_ema, zfi_pass_ema};
 static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
 static const zfi_pass zfi_cut_passes[] = {{"context", zfi_wants_context, zfi_pass_context},
-                                          {"cut", zfi_wants_cut, zfi_pass_cut}};
+                                          {"cut", zfi_wants_cut, zfi_pass_cut},
+                                          {"experts", zfi_wants_experts, zfi_pass_experts}};
 
 static const zfi_pass zfi_forward_passes[] = {
     {"name_training", zfi_wants_name, zfi_pass_name},
@@ -375,11 +395,18 @@ static const zf_option zfi_training_options[] = {
               .help = "what ranks along tensor have of sequences between the layers that they share: "
                       "a part of the tokens each, or all; without it a part, where sections divide "
                       "the tokens"),
+    ZF_OPTION(zf_training, COUNT, expert, 1, "[1,1048576]", .topic = "ranks", .unit = "P",
+              .traits = ZF_OPTION_BASIC,
+              .help = "neighbours along data that share the experts of each layer: some each"),
+    ZF_OPTION(zf_training, NUMBER, expert_rows, 0, "[0,1e4]", .topic = "ranks", .unit = "F",
+              .with = "expert",
+              .help = "rows for which there is room on the rank of an expert, from each of these: F "
+                      "times the mean; more are an error; 0: as many as there can be"),
     ZF_OPTION(zf_training, DESC, sections, 0, NULL, .topic = "ranks", .flag = "sections",
               .rows = zfi_sections_options, .traits = ZF_OPTION_CHANGES,
               .help =
                   "sections of sums over what ranks share; runs with as many have the same bits "
-                  "on any number of ranks that divides it; without it --tensor and --context"),
+                  "on any number of ranks that divides it; without it --tensor, --context and --expert"),
     ZF_OPTION(zf_training, DESC, stages, 0, NULL, .rows = zfi_stages_options),
     ZF_OPTION(zf_training, TEXT, order, 0, NULL, .topic = "ranks", .unit = "AXIS,AXIS,...",
               .help = "axes of the ranks, the slowest first; without it pipe,data,context,tensor: "
@@ -448,10 +475,15 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: ranks along context share no layers yet: context and "
                         "sections.context must be left out with tensor, sections.tensor or stages");
-    if (zfi_wants_fit(t) && (zfi_wants_cut(t) || zfi_wants_context(t) || zfi_wants_stages(t)))
+    if (zfi_wants_context(t) && zfi_wants_experts(t))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: ranks along context share no experts yet: context and "
+                        "sections.context must be left out with expert and sections.expert");
+    if (zfi_wants_fit(t) && (zfi_wants_cut(t) || zfi_wants_context(t) || zfi_wants_stages(t) ||
+                             zfi_wants_experts(t)))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: fit plans ranks that have all layers whole; it must be left "
-                        "out with tensor, context, sections or stages");
+                        "out with tensor, context, expert, sections or stages");
     t->clip = zfi_or(t->clip, 0);
     t->delay = zfi_delays(t);
     t->delay_from = zfi_delays_from(t);
@@ -533,5 +565,6 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.zero.sum = zfi_sum_of(t.stages.ranks > 1, t.zero.sum);
     t.sections.tensor = zfi_tensor_sections(&t);
     t.sections.context = zfi_context_sections(&t);
+    t.sections.expert = zfi_expert_sections(&t);
     return t;
 }

@@ -126,6 +126,14 @@ static bool zfi_is_away(const zf_store *s, const zfi_stored *t)
     return t->stage && t->stage != zfi_store_stage(s);
 }
 
+/* The ranks along data that have the same of a tensor, or shards of that. */
+static int64_t zfi_stored_over(const zf_store *s, const zfi_stored *t)
+{
+    return zfi_spread_cut(&t->spread) & zfi_axis_bit(ZF_OVER_EXPERT)
+               ? ZF_OVER_OWNERS
+               : zfi_mesh_data(zfi_store_mesh(s, 1));
+}
+
 /* What this rank has of a tensor, besides shards. */
 static zfi_rank_box zfi_stored_box(const zf_store *s, const zfi_stored *t)
 {
@@ -137,7 +145,8 @@ static bool zfi_another_along(const zf_store *s, const zfi_stored *t, int64_t ov
 {
     const uint8_t cut = zfi_spread_cut(&t->spread);
     if (over == ZF_OVER_TENSOR && cut & zfi_axis_bit(ZF_OVER_GROUP)) over = ZF_OVER_COPIES;
-    return !(cut & zfi_axis_bit(over)) && !(over == ZF_OVER_PIPE && t->stage) &&
+    return zfi_is_other_axis(over) && !(cut & zfi_axis_bit(over)) &&
+           !(over == ZF_OVER_PIPE && t->stage) &&
            zfi_mesh_place(zfi_store_mesh(s, 1), over, rank);
 }
 
@@ -289,7 +298,7 @@ static int32_t zfi_store_nodes(const zf_store *s)
 static bool zfi_is_replica(const zf_store *s, const zfi_stored *t, int32_t rank)
 {
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
-    return b && !b->each && b->world > 1 &&
+    return b && !b->each && b->world > 1 && zfi_mesh_experts(zfi_store_mesh(s, 1)) < 2 &&
            zfi_mesh_place(zfi_store_mesh(s, b->nodes), ZF_OVER_DATA, rank) >= b->world;
 }
 

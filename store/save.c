@@ -91,7 +91,7 @@ static const zfi_stored *zfi_named_tensor(const zf_store *s, const zfi_stored *t
 static bool zfi_another_writes(const zf_store *s, const zfi_stored *t, bool sharded)
 {
     const zfi_mesh mesh = zfi_store_mesh(s, zfi_store_nodes(s));
-    if (!sharded && zfi_mesh_place(mesh, ZF_OVER_DATA, s->rank)) return true;
+    if (!sharded && zfi_mesh_place(mesh, zfi_stored_over(s, t), s->rank)) return true;
     if (!zfi_is_first_with(s, t, s->rank)) return true;
     return sharded && zfi_is_replica(s, t, s->rank);
 }

@@ -485,7 +485,8 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
 {
     const zfi_stored *t = &s->tensors[index];
     const zfi_mesh mesh = zfi_store_mesh(s, 1);
-    const zf_group group = zfi_mesh_group(mesh, zfi_mesh_data(mesh), s->rank);
+    const int64_t over = zfi_stored_over(s, t);
+    const zf_group group = zfi_mesh_group(mesh, over, s->rank);
     zfi_portion mine = zfi_portion_of(s, index);
     zf_status status = ZF_OK;
     if (zfi_is_away(s, t))
@@ -502,7 +503,7 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
                         "%s: \"%s\" is cut over the ranks, which the communicator cannot ask "
                         "(zf_comm.run is NULL); zf_lockstep_read can",
                         call, t->name);
-    for (int32_t k = 0; k < mesh.world; k++) { /* the ranks along data, of this rank's group */
+    for (int32_t k = 0; k < zfi_mesh_size(mesh, over); k++) { /* of this rank's group */
         const int32_t r = group.count ? group.first + k * group.stride : k;
         zfi_portion portion = zfi_portion_of_rank(s, t, r);
         zf_collective c = {.op = ZF_OP_bcast,

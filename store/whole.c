@@ -66,7 +66,8 @@ static zf_status zfi_share_parts(const zfi_whole_read *r, const char *call, zf_e
         status = zfi_store_get(s, (int32_t)(t - s->tensors), r->own, r->node, call, error);
     for (int32_t rank = 0; rank < s->world && !status; rank++) {
         const bool has = !t->stage || zfi_mesh_place(mesh, ZF_OVER_PIPE, rank) + 1 == t->stage;
-        if (has && !zfi_mesh_place(mesh, ZF_OVER_DATA, rank) && zfi_is_first_with(s, t, rank))
+        if (has && !zfi_mesh_place(mesh, zfi_stored_over(s, t), rank) &&
+            zfi_is_first_with(s, t, rank))
             status = zfi_share_part(r, rank, error);
     }
     return status;

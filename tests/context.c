@@ -301,7 +301,7 @@ TEST(context_goes_with_what_it_can)
 {
     char text[TEXT];
     write_model(text, "f32");
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 5; k++) {
         zf_error error = {ZF_OK, ""};
         zf_graph *g = team_parsed(t, text, &error);
         zf_training how = {.context = 2};
@@ -311,10 +311,13 @@ TEST(context_goes_with_what_it_can)
         if (k == 1) how.stages.ranks = 2;
         if (k == 2) how.context = 1, how.sections.context = 2, how.sections.tensor = 2;
         if (k == 3) how.fit.device = 1 << 30;
+        if (k == 4) how.expert = 2;
         CHECK(t, zf_passes(g, &how) != ZF_OK);
         CHECK_TEXT(t, zf_graph_error(g),
-                   k == 3 ? "zf_passes: fit plans ranks that have all layers whole; it must be left "
-                            "out with tensor, context, sections or stages"
+                   k == 4 ? "zf_passes: ranks along context share no experts yet: context and "
+                            "sections.context must be left out with expert and sections.expert"
+                   : k == 3 ? "zf_passes: fit plans ranks that have all layers whole; it must be left "
+                            "out with tensor, context, expert, sections or stages"
                           : "zf_passes: ranks along context share no layers yet: context and "
                             "sections.context must be left out with tensor, sections.tensor or "
                             "stages");

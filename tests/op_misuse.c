@@ -69,6 +69,18 @@ static const struct {
      "capacity = 3 for 2 experts needs so many rows of each, not rows = 8"},
     {IN(1, "i32[4,2]") IN(2, "f32[4,2]") "%3 = expert_rows %1, %2 {experts=2 rows=8} : i32[8]\n",
      "priorities are only for a capacity"},
+    {IN(1, "i32[4,2]") "%2 = expert_rows %1 {experts=4 rows=8 blocks=3} : i32[8]\n",
+     "blocks = 3 do not divide 4 experts and 8 rows"},
+    {IN(1, "f32[7,4]") IN(2, "f32[2,4,4]") IN(3, "i32[4,2]") "%4 = grouped_linear %1, %2, %3 {sources=2} : "
+     "f32[7,4]\n",
+     "7 rows are not those of sources = 2 ranks"},
+    {IN(1, "f32[8,4]") IN(2, "f32[2,4,4]") IN(3, "i32[2,2]") "%4 = grouped_linear %1, %2, %3 {sources=2} : "
+     "f32[8,4]\n",
+     "the bounds must be i32 [sources experts, 2]"},
+    {IN(1, "f32[8,4]") IN(2, "i32[4,2]") "%3 = grouped_outer %1, %1, %2 {sources=2} : f32[2,4,4]\n",
+     "sections = 0 must be a multiple of sources = 2"},
+    {IN(1, "f32[8]") "%2 = all_reduce %1 {world=4 order=tree run=3} : f32[8]\n",
+     "run=3: trees of f32 or f64 (order=tree) are of ranks that divide world=4"},
     {IN(1, "i32[4,8]") IN(2, "i32[8]") IN(3, "i32[4,2]") "%4 = dispatch %1, %2, %3 : i32[8,8]\n",
      "operand 0 must be float, of two dimensions"},
     {IN(1, "f32[4,8]") IN(2, "i64[8]") IN(3, "i32[4,2]") "%4 = dispatch %1, %2, %3 : f32[8,8]\n",

@@ -784,7 +784,7 @@ TEST_ONCE(tensor_refusals)
         how.sections.tensor = k == 1 ? 2 : 0, how.stages.ranks = k == 2 ? 2 : 0;
         check_refused(t, text,
                       "zf_passes: fit plans ranks that have all layers whole; it must be left out "
-                      "with tensor, context, sections or stages");
+                      "with tensor, context, expert, sections or stages");
     }
     check_parsed(t,
                  "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"

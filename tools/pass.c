@@ -181,6 +181,14 @@ static void run_order(call *c)
     if (ready(c)) ran(c, zf_order(c->graph, axes));
 }
 
+static void run_experts(call *c)
+{
+    const zf_experts_desc d = {.parts = (int32_t)take_number(c, "parts"),
+                               .sections = (int32_t)take_number(c, "sections"),
+                               .rows = (double)take_number(c, "rows")};
+    if (ready(c)) ran(c, zf_experts(c->graph, &d));
+}
+
 static void run_divide(call *c)
 {
     const int32_t sections = (int32_t)take_number(c, "sections");
@@ -402,6 +410,8 @@ static const pass passes[] = {
      run_cut},
     {"context", "[parts=N] [sections=N]", "ranks along context share sequences, each a piece of all",
      run_context},
+    {"experts", "[parts=N] [sections=N] [rows=N]", "neighbours along data share experts, some each",
+     run_experts},
     {"order", "AXIS,AXIS,...", "the axes of the ranks, the slowest first: data,pipe,tensor", run_order},
     {"stages", "[ranks=N] [layers=N,N,...] [schedule=1f1b|gpipe|interleaved|zb-h1|zb-v] [chunks=N]",
      "each rank along pipe has some of the layers, which values are sent to and from",

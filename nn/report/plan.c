@@ -365,7 +365,7 @@ static void zfi_traffic_draw(zfi_markup *t, const zf_plan *plan, const zf_progra
     static const char *const groups[ZF_OVERS] = {
         "all ranks",         "one rank of each node", "ranks of a node",    "ranks along data",
         "ranks along tensor", "ranks along context",   "ranks along expert", "ranks along pipe",
-        "groups along tensor", "copies along tensor"};
+        "groups along tensor", "copies along tensor",  "ranks with the same experts"};
     const zf_traffic *c = info ? &info->counted : NULL, *p = &plan->traffic;
     zfi_markup_put(t, "<section id=\"traffic\"><h2>Traffic</h2>\n<p>Of one rank in a step.</p>\n"
                     "<div class=\"wide\"><table><tr><th>what</th><th>among</th><th>calls</th>"

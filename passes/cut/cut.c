@@ -37,6 +37,7 @@ static void zfi_parallel_run(zfi_parallel *c)
 static const zf_option zfi_sections_options[] = {
     ZF_OPTION(zf_sections, COUNT, tensor, 0, "[0,1048576]", .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_sections, COUNT, context, 0, "[0,1048576]", .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_sections, COUNT, expert, 0, "[0,1048576]", .traits = ZF_OPTION_CHANGES),
     {.name = NULL}};
 
 static const zf_option zfi_cut_options[] = {

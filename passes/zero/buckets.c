@@ -5,7 +5,8 @@
  * into a bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so graphs
  * that read the same parameters in one order have the same buckets. Frozen and trained parameters
  * have separate buckets, each as if the others were not there; so have trained parameters of groups
- * with other rates or betas, of which an update has one, and those of stages of a pipeline.
+ * with other rates or betas, of which an update has one, those of stages of a pipeline, and those
+ * that are cut over experts, or whose gradients are sums of sections.
  *
  * Parameters that are in buckets of a store (zf_zero_desc.store) get the same buckets here.
  *
@@ -33,6 +34,7 @@ typedef struct zfi_cutter {
     zf_graph *graph;
     int64_t bucket_bytes;
     int64_t unit; /* a parameter's place and a shard are multiples of so many elements */
+    int32_t *sections; /* by node, for a parameter: of the sum of its gradient over data; 0, 1: none */
     zfi_member *members; /* growing arrays */
     zfi_bucket *buckets;
     int32_t *atoms; /* where each atom begins, an index into members */
@@ -52,9 +54,17 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
 
 static bool zfi_is_piece(const zfi_node *leaf) { return zfi_cut_rows_of(leaf).rows != 0; }
 
-/* Parameters of one kind may be in one bucket, which has one update. */
-static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
+/* Ranks have parts of it along expert. */
+static bool zfi_is_of_expert(const zfi_node *leaf)
 {
+    return zfi_spread_cut(&leaf->spread) & zfi_axis_bit(ZF_OVER_EXPERT);
+}
+
+/* Parameters of one kind may be in one bucket, which has one update. */
+static bool zfi_same_kind(const zfi_cutter *c, int32_t x, int32_t y)
+{
+    const zfi_node *a = &c->graph->nodes[x], *b = &c->graph->nodes[y];
+    if (c->sections[x] != c->sections[y] || zfi_is_of_expert(a) != zfi_is_of_expert(b)) return false;
     return a->dtype == b->dtype && a->stage == b->stage && zfi_is_frozen(a) == zfi_is_frozen(b) &&
            (zfi_is_frozen(a) || zfi_same_group(a, b));
 }
@@ -167,6 +177,12 @@ static int64_t zfi_default_bucket_bytes(const zfi_cutter *c, int32_t from, int32
     return largest < MOST ? largest : MOST;
 }
 
+/* Of `world` ranks, those that share a parameter. */
+static int32_t zfi_sharers(const zfi_cutter *c, const zfi_node *param, int32_t world)
+{
+    return zfi_is_of_expert(param) ? world / zfi_mesh_experts(zfi_mesh_of(c->graph)) : world;
+}
+
 /* The store's tensor of the parameter, in a bucket that `world` ranks can share; -1: there is
  * none. */
 static int32_t zfi_taken(const zfi_cutter *c, const zfi_node *param, const zf_store *store,
@@ -178,7 +194,7 @@ static int32_t zfi_taken(const zfi_cutter *c, const zfi_node *param, const zf_st
     if (!b || !b->flat || t->op != ZF_OP_param || t->dtype != param->dtype ||
         !zfi_same_shape(&t->shape, &param->shape))
         return -1;
-    return b->size % (c->unit * world) ? -1 : k;
+    return b->size % (c->unit * zfi_sharers(c, param, world)) ? -1 : k;
 }
 
 /* Takes over the buckets of the store, with the places of their parameters. */
@@ -236,11 +252,12 @@ static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
 }
 
 /* A parameter before the i-th, and whole, is of its kind. */
-static bool zfi_has_earlier_of_kind(const zf_graph *g, int32_t i)
+static bool zfi_has_earlier_of_kind(const zfi_cutter *c, int32_t i)
 {
+    const zf_graph *g = c->graph;
     for (int32_t k = 0; k < i; k++)
         if (!zfi_is_piece(&g->nodes[g->params[k]]) &&
-            zfi_same_kind(&g->nodes[g->params[k]], &g->nodes[g->params[i]]))
+            zfi_same_kind(c, g->params[k], g->params[i]))
             return true;
     return false;
 }
@@ -265,9 +282,9 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
     for (int32_t i = 0; i < zfi_len(g->params) && !g->memory.failed; i++) {
         const zfi_node *first = &g->nodes[g->params[i]];
         int32_t from = zfi_len(c->members), until;
-        if (zfi_is_piece(first) || zfi_has_earlier_of_kind(g, i)) continue;
+        if (zfi_is_piece(first) || zfi_has_earlier_of_kind(c, i)) continue;
         for (int32_t k = i; k < zfi_len(g->params); k++)
-            if (zfi_same_kind(&g->nodes[g->params[k]], first) &&
+            if (zfi_same_kind(c, g->params[k], g->params[i]) &&
                 !zfi_is_piece(&g->nodes[g->params[k]]) &&
                 zfi_taken(c, &g->nodes[g->params[k]], store, world) < 0)
                 zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[k]}));
@@ -279,6 +296,7 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
     }
     zfi_cut_pieces(c, world, store);
     for (int32_t f = taken_buckets; f < zfi_len(c->buckets) && !g->memory.failed; f++)
-        zfi_lay_out(c, &c->buckets[f], world);
+        zfi_lay_out(c, &c->buckets[f],
+                    zfi_sharers(c, zfi_member_node(c, c->buckets[f].first), world));
     if (g->memory.failed) zfi_graph_nomem(g);
 }

@@ -82,6 +82,38 @@ typedef struct zfi_zero {
     zfi_reductions reductions;
 } zfi_zero;
 
+/* How many ranks share the experts of bucket f; 1: all have the same parameters. */
+static int32_t zfi_experts_of(const zfi_zero *z, int32_t f)
+{
+    const zfi_node *first = &z->graph->nodes[z->cut.members[z->cut.buckets[f].first].param];
+    return zfi_is_of_expert(first) ? zfi_mesh_experts(zfi_mesh_of(z->graph)) : 1;
+}
+
+/* The shards of bucket f, if it has several. */
+static int64_t zfi_shards_of(const zfi_zero *z, int32_t f)
+{
+    return z->shards / zfi_experts_of(z, f);
+}
+
+/* Ranks have shards of bucket f: of its states, and of it at stage 3. */
+static bool zfi_is_sharded(const zfi_zero *z, int32_t f)
+{
+    return z->sharded && zfi_shards_of(z, f) > 1;
+}
+
+static bool zfi_gathers(const zfi_zero *z, int32_t f)
+{
+    return zfi_is_sharded(z, f) && z->d.stage == 3;
+}
+
+/* The ranks of each tree of the sum of gradients of bucket f; 0: they are added in order. */
+static int64_t zfi_tree_of(const zfi_zero *z, int32_t f)
+{
+    const int32_t m = z->cut.buckets[f].first, sections = z->cut.sections[z->cut.members[m].param];
+    const int64_t run = sections / zfi_experts_of(z, f);
+    return run > 1 ? run : 0;
+}
+
 static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
 {
     char line[256];
@@ -128,13 +160,23 @@ static bool zfi_gathers_once(const zfi_zero *z)
     return z->d.gather == ZF_GATHER_STEP && z->d.micro_batches > 1;
 }
 
+/* The same of trees of `run` ranks each; 0: in order. */
+static int32_t zfi_together_by(zfi_zero *z, zf_op op, int64_t over, int32_t x, int32_t leaf,
+                               int64_t run)
+{
+    const int64_t ranks = zfi_mesh_size(zfi_zero_mesh(z), over);
+    const int at = op == ZF_OP_all_reduce ? ZF_AT_all_reduce_run : ZF_AT_reduce_scatter_run;
+    zf_attribute with[ZF_MAX_ATTRIBUTES] = {{.i = ranks}, {.i = over}};
+    if (!x) return 0;
+    if (run) with[ZF_AT_all_reduce_order].i = true, with[at].i = run < ranks ? run : 0;
+    return zfi_append_op(z->graph, op, (int32_t[]){x, leaf}, leaf ? 2 : 1, with);
+}
+
 /* A collective over an axis of the mesh or all ranks; with a leaf, if it is not 0, as the bucket or
  * accumulator. */
 static int32_t zfi_together(zfi_zero *z, zf_op op, int64_t over, int32_t x, int32_t leaf)
 {
-    if (!x) return 0;
-    return zfi_append_op(z->graph, op, (int32_t[]){x, leaf}, leaf ? 2 : 1,
-                         zfi_with({.i = zfi_mesh_size(zfi_zero_mesh(z), over)}, {.i = over}));
+    return zfi_together_by(z, op, over, x, leaf, 0);
 }
 
 /* Sums that are made now are made again for each micro-batch, onto accumulators. */
@@ -144,16 +186,16 @@ static bool zfi_accumulates(const zfi_zero *z)
 }
 
 /* The last sum of a gradient over ranks: over all, or over those at one place of all nodes. */
-static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
+static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x, int64_t run)
 {
     const int64_t parts = op == ZF_OP_reduce_scatter
                               ? zfi_mesh_size(zfi_zero_mesh(z), over)
                               : 1;
     const zf_dtype dtype = x ? z->graph->nodes[x].dtype : ZF_F32;
-    if (!x || !zfi_accumulates(z)) return zfi_together(z, op, over, x, 0);
-    return zfi_together(
+    if (!x || !zfi_accumulates(z)) return zfi_together_by(z, op, over, x, 0, run);
+    return zfi_together_by(
         z, op, over, x,
-        zfi_accumulate(z, x, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
+        zfi_accumulate(z, x, dtype, zfi_node_count(&z->graph->nodes[x]) / parts), run);
 }
 
 /* The integers and scales of a float value; with error feedback if there are errors. */
@@ -237,18 +279,29 @@ static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
     if (zfi_accumulates(z)) x = zfi_cast_node(g, x, zfi_wide(dtype));
     if (z->mesh) {
         x = zfi_sum_last(z, scatter && zfi_spans_nodes(z) ? op : ZF_OP_all_reduce,
-                         ZF_OVER_NODE, x);
+                         ZF_OVER_NODE, x, 0);
         if (cut && !scatter) x = zfi_together(z, ZF_OP_all_gather, ZF_OVER_LOCAL, x, 0);
     } else {
-        x = zfi_sum_last(z, op, zfi_mesh_data(zfi_zero_mesh(z)), x);
+        x = zfi_sum_last(z, op, zfi_mesh_data(zfi_zero_mesh(z)), x, 0);
     }
     return zfi_cast_node(g, x, dtype);
 }
 
-/* The axes of the last gather of shards. */
-static int64_t zfi_last_axis(const zfi_zero *z)
+/* The axis of data over which gradients of bucket f are summed, and its shards gathered at last. */
+static int64_t zfi_sum_axis(const zfi_zero *z, int32_t f)
 {
+    if (zfi_experts_of(z, f) > 1) return ZF_OVER_OWNERS;
     return z->mesh ? ZF_OVER_LOCAL : zfi_mesh_data(zfi_zero_mesh(z));
+}
+
+/* The sum of gradients that are sums of sections: f32 at least, and rounded at last. */
+static int32_t zfi_reduce_sections(zfi_zero *z, int32_t f, int32_t x)
+{
+    const int64_t over = zfi_sum_axis(z, f), ranks = zfi_mesh_size(zfi_zero_mesh(z), over);
+    if (z->d.micro_batches > 1 || ranks > 1)
+        x = zfi_sum_last(z, zfi_is_sharded(z, f) ? ZF_OP_reduce_scatter : ZF_OP_all_reduce, over, x,
+                         zfi_tree_of(z, f));
+    return zfi_cast_node(z->graph, x, z->cut.buckets[f].dtype);
 }
 
 /* The piece of a sharded value that belongs to this place of all nodes. */
@@ -257,16 +310,17 @@ static int32_t zfi_gather_nodes(zfi_zero *z, int32_t x)
     return zfi_spans_nodes(z) ? zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, x, 0) : x;
 }
 
-/* The whole of a value of which zfi_gather_nodes gave a piece; into a bucket, if it is not 0. */
-static int32_t zfi_gather_rest(zfi_zero *z, int32_t x, int32_t bucket)
+/* The whole of a value of bucket f of which zfi_gather_nodes gave a piece; into a leaf, if it is not
+ * 0. */
+static int32_t zfi_gather_rest(zfi_zero *z, int32_t f, int32_t x, int32_t bucket)
 {
-    return zfi_together(z, ZF_OP_all_gather, zfi_last_axis(z), x, bucket);
+    return zfi_together(z, ZF_OP_all_gather, zfi_sum_axis(z, f), x, bucket);
 }
 
-/* The whole of a sharded value. */
-static int32_t zfi_gather_parts(zfi_zero *z, int32_t x)
+/* The whole of a sharded value of bucket f. */
+static int32_t zfi_gather_parts(zfi_zero *z, int32_t f, int32_t x)
 {
-    return zfi_gather_rest(z, zfi_gather_nodes(z, x), 0);
+    return zfi_gather_rest(z, f, zfi_gather_nodes(z, x), 0);
 }
 
 static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape)
@@ -329,15 +383,17 @@ static void zfi_states_like(const zfi_zero *z, const zfi_bucket *bucket, int32_t
 static int32_t zfi_bucket_of_states(zfi_zero *z, int32_t member, int32_t state)
 {
     zf_graph *g = z->graph;
-    const zfi_bucket *bucket = &z->cut.buckets[zfi_bucket_of_member(z, member)];
+    const int32_t f = zfi_bucket_of_member(z, member);
+    const zfi_bucket *bucket = &z->cut.buckets[f];
     const int64_t ranks = ZF_INT(&g->nodes[state], state, ranks);
-    const bool cut = ranks == ZFI_STATE_CUT || (ranks == ZFI_STATE_STAGE && z->sharded);
+    const bool cut = ranks == ZFI_STATE_CUT || (ranks == ZFI_STATE_STAGE && zfi_is_sharded(z, f));
     int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id;
     if (!leaves) return zfi_graph_nomem(g), 0;
     zfi_states_like(z, bucket, state, leaves);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m] && !g->nodes[leaves[m]].update) zfi_keep(z, leaves[m]);
-    id = zfi_append_bucket(z, bucket, leaves, cut ? z->shards : 0, ranks == ZFI_STATE_EACH);
+    id = zfi_append_bucket(z, bucket, leaves, cut ? zfi_shards_of(z, f) : 0,
+                           ranks == ZFI_STATE_EACH);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
@@ -356,7 +412,7 @@ static void zfi_make_buckets(zfi_zero *z)
         if (leaves)
             z->buckets[f].bucket =
                 zfi_append_bucket(z, bucket, leaves,
-                                  z->sharded && z->d.stage == 3 ? z->shards : 0, false);
+                                  zfi_gathers(z, f) ? zfi_shards_of(z, f) : 0, false);
         zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
     }
 }
@@ -453,12 +509,12 @@ static void zfi_open_run(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
     const int32_t x = zfi_sent_of(z, f);
-    if (u->gathered) return;
+    if (u->gathered || !zfi_gathers(z, f)) return;
     if (!u->kept) {
         if (!z->d.hpz || !u->secondary)
             u->secondary =
                 zfi_spans_nodes(z) ? zfi_gather_params(z, ZF_OVER_NODE, x) : x;
-        u->kept = zfi_gather_params(z, zfi_last_axis(z), u->secondary);
+        u->kept = zfi_gather_params(z, zfi_sum_axis(z, f), u->secondary);
     }
     u->gathered = u->quantized ? zfi_dequantize_node(z, u->kept, z->cut.buckets[f].dtype) : u->kept;
     if (!zfi_gathers_once(z)) u->kept = 0;
@@ -466,6 +522,7 @@ static void zfi_open_run(zfi_zero *z, int32_t f)
 
 static void zfi_close_run(zfi_zero *z, int32_t f)
 {
+    if (!z->buckets[f].gathered) return;
     if (zfi_gathers_once(z) && z->buckets[f].gathered == z->buckets[f].kept) return;
     zfi_append_nodes(z->graph, release, NULL, z->buckets[f].gathered);
     z->buckets[f].gathered = 0;
@@ -519,6 +576,20 @@ static int32_t zfi_sliced(const zfi_zero *z, int32_t m)
                : 0;
 }
 
+/* Gradients of bucket f are sums of sections. */
+static bool zfi_sums_sections(const zfi_zero *z, int32_t f)
+{
+    return z->cut.sections[z->cut.members[z->cut.buckets[f].first].param] > 1;
+}
+
+/* A sum of sections, before it was rounded to the dtype of the parameter. */
+static int32_t zfi_unrounded(const zfi_zero *z, int32_t f, int32_t x)
+{
+    const zfi_node *node = &z->graph->nodes[x];
+    if (!zfi_sums_sections(z, f)) return x;
+    return node->op == ZF_OP_cast ? node->args[0] : x;
+}
+
 /* The pack of all gradients of a bucket, at their places. */
 static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
 {
@@ -531,7 +602,7 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
         for (int32_t m = bucket->first; m < bucket->first + bucket->count; m++)
             if (z->gradient[m]) {
                 int32_t whole = zfi_sliced(z, m);
-                args[count] = whole ? whole : z->packed[m], at[count++] = z->cut.members[m].at;
+                args[count] = zfi_unrounded(z, f, whole ? whole : z->packed[m]), at[count++] = z->cut.members[m].at;
                 if (whole) m += zfi_pieces(z, m) - 1;
             }
         id = zfi_append_op(g, ZF_OP_pack, args, count,
@@ -582,7 +653,8 @@ static void zfi_reduce_bucket(zfi_zero *z, int32_t f)
     const int32_t x = u->reduced;
     if (!x) return;
     u->dtype = z->graph->nodes[x].dtype;
-    u->reduced = z->local  ? zfi_reduce_alone(z, x)
+    u->reduced = z->local                    ? zfi_reduce_alone(z, x)
+                 : zfi_sums_sections(z, f) ? zfi_reduce_sections(z, f, x)
                  : z->once ? zfi_add_micro(z, x)
                            : zfi_sum_ranks(z, f, x);
 }
@@ -592,7 +664,7 @@ static void zfi_sum_once(zfi_zero *z)
 {
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !z->graph->error.status; f++) {
         zfi_bucket_state *u = &z->buckets[f];
-        if (u->reduced)
+        if (u->reduced && !zfi_sums_sections(z, f))
             u->reduced = zfi_cast_node(z->graph, zfi_sum_ranks(z, f, u->reduced), u->dtype);
     }
 }

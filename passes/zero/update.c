@@ -12,8 +12,9 @@ static int32_t zfi_target(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
     if (!u->shard)
-        u->shard = z->sharded && z->d.stage < 3
-                       ? zfi_append_nodes(z->graph, shard, zfi_with({.i = z->shards}), u->bucket)
+        u->shard = zfi_is_sharded(z, f) && z->d.stage < 3
+                       ? zfi_append_nodes(z->graph, shard, zfi_with({.i = zfi_shards_of(z, f)}),
+                                          u->bucket)
                        : u->bucket;
     return u->shard;
 }
@@ -96,7 +97,7 @@ static int32_t zfi_cut_like(zfi_zero *z, int32_t f, int32_t x, int32_t like)
 {
     const zf_graph *g = z->graph;
     if (!x || zfi_node_count(&g->nodes[x]) == zfi_node_count(&g->nodes[like])) return x;
-    return zfi_lifted_node(z, f, ZF_OP_shard, &x, 1, zfi_with({.i = z->shards}));
+    return zfi_lifted_node(z, f, ZF_OP_shard, &x, 1, zfi_with({.i = zfi_shards_of(z, f)}));
 }
 
 /* Where one of the operands that are elements is a shard, makes shards of all. */
@@ -142,7 +143,7 @@ static int32_t zfi_gathered_numbers(zfi_zero *z, int32_t member, int32_t made, b
 {
     const int32_t f = zfi_bucket_of_member(z, member);
     if (cut && zfi_spans_nodes(z)) made = zfi_lifted_gather(z, f, ZF_OVER_NODE, made);
-    return cut ? zfi_lifted_gather(z, f, zfi_last_axis(z), made) : made;
+    return cut ? zfi_lifted_gather(z, f, zfi_sum_axis(z, f), made) : made;
 }
 
 /* A number for each block of the bucket. */
@@ -158,7 +159,8 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
             f = zfi_bucket_of_member(z, member);
     bool cut; /* this rank has a shard of the value */
     if (!value) return;
-    cut = z->local ? zfi_node_count(&z->graph->nodes[value]) != z->cut.buckets[f].size : z->sharded;
+    cut = z->local ? zfi_node_count(&z->graph->nodes[value]) != z->cut.buckets[f].size
+                   : zfi_is_sharded(z, f);
     norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
     zfi_lift_numbers(z, id, member, norms, cut);
 }
@@ -228,7 +230,7 @@ static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
     if (value && blocks && !made)
         made =
             zfi_lifted_node(z, f, ZF_OP_squares, &value, 1,
-                            zfi_with(unit, {.i = z->sharded ? z->shards : 0},
+                            zfi_with(unit, {.i = zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0},
                                      zfi_listed(blocks, zfi_squared_blocks(z, f, kind, blocks))));
     z->lift[id] = (zfi_lift){ZFI_LIFT_SQUARES, member, made};
     zfi_free_blocks(z, blocks, f);
@@ -240,7 +242,9 @@ static void zfi_lift_squares_over(zfi_zero *z, int32_t id)
     const zfi_node node = z->graph->nodes[id];
     zfi_lift from = z->lift[node.args[0]];
     if (node.op == ZF_OP_send)
-        from.value = zfi_gathered_numbers(z, from.member, from.value, z->sharded);
+        from.value =
+            zfi_gathered_numbers(z, from.member, from.value,
+                                 zfi_is_sharded(z, zfi_bucket_of_member(z, from.member)));
     from.value = zfi_lifted_node(z, zfi_bucket_of_member(z, from.member), node.op, &from.value, 1,
                                  node.attributes);
     z->lift[id] = from;
@@ -256,7 +260,8 @@ static void zfi_update_norm_of_squares(zfi_zero *z, int32_t id)
         int32_t x = zfi_plain_arg(z, args[k]), same = 0;
         if (lift->kind == ZFI_LIFT_SQUARES)
             x = zfi_gathered_numbers(z, lift->member, lift->value,
-                                     z->sharded && g->nodes[lift->value].op != ZF_OP_send);
+                                     zfi_is_sharded(z, zfi_bucket_of_member(z, lift->member)) &&
+                                         g->nodes[lift->value].op != ZF_OP_send);
         while (same < count && args[same] != x) same++;
         if (same == count) args[count++] = x;
     }
@@ -319,7 +324,7 @@ static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, const int32_t *updates,
     if (!leaves) return zfi_graph_nomem(g), 0;
     for (int32_t m = 0; m < bucket->count; m++)
         leaves[m] = updates[m] ? g->nodes[updates[m]].args[k] : 0;
-    id = zfi_append_bucket(z, bucket, leaves, z->sharded ? z->shards : 0, false);
+    id = zfi_append_bucket(z, bucket, leaves, zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0, false);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
@@ -415,7 +420,8 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
             if (updates[m])
                 decays[n++] = zfi_attribute_of(g, &g->nodes[updates[m]], "weight_decay")->f;
         memcpy(attributes, node.attributes, sizeof attributes);
-        zfi_attribute_in(record, attributes, "world")->i = z->sharded ? z->shards : 0;
+        zfi_attribute_in(record, attributes, "world")->i =
+            zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0;
         *zfi_attribute_in(record, attributes, "blocks") = (zf_attribute)zfi_listed(blocks, count);
         if (decaying) {
             zfi_attribute_in(record, attributes, "weight_decay")->f = 0;
@@ -426,12 +432,12 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         for (int32_t m = 0; made && m < bucket->count; m++)
             if (updates[m])
                 z->lift[updates[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, made};
-        if (made && zfi_updates_param(g, &node) && z->sharded && z->d.stage < 3)
-            zfi_gather_rest(z, zfi_gather_nodes(z, zfi_target(z, f)), z->buckets[f].bucket);
+        if (made && zfi_updates_param(g, &node) && zfi_is_sharded(z, f) && z->d.stage < 3)
+            zfi_gather_rest(z, f, zfi_gather_nodes(z, zfi_target(z, f)), z->buckets[f].bucket);
         for (int32_t k = 1; made && k < node.arg_count;
              k++) /* states that are whole on each rank */
             if ((zfi_written_args(g, &node) >> k & 1) && g->nodes[args[k]].op == ZF_OP_shard)
-                zfi_gather_rest(z, zfi_gather_nodes(z, args[k]), g->nodes[args[k]].args[0]);
+                zfi_gather_rest(z, f, zfi_gather_nodes(z, args[k]), g->nodes[args[k]].args[0]);
     }
     zfi_free_blocks(z, blocks, f);
     zfi_free(&g->memory, decays, (size_t)bucket->count * sizeof *decays);
@@ -551,12 +557,12 @@ static void zfi_lift_ratio(zfi_zero *z, int32_t id, int32_t member)
     if (!made)
         made = zfi_lifted_node(z, f, node.op, args, ALL,
                                zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
-                                        {.i = z->sharded ? z->shards : 0},
+                                        {.i = zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0},
                                         {.f = ZF_FLOAT(&node, variance_ratio, beta1)},
                                         {.f = ZF_FLOAT(&node, variance_ratio, beta2)},
                                         {.f = ZF_FLOAT(&node, variance_ratio, eps)}));
     zfi_free(&g->memory, places, 2 * room * sizeof *places);
-    if (made) zfi_lift_numbers(z, id, member, made, z->sharded);
+    if (made) zfi_lift_numbers(z, id, member, made, zfi_is_sharded(z, f));
 }
 
 /* A state takes a value. Where it is whole on each rank and the value this rank's shard, it takes
@@ -576,7 +582,7 @@ static void zfi_lift_assign(zfi_zero *z, int32_t id, int32_t member)
     }
     if (args[1] && !made) {
         made = zfi_lifted_node(z, f, ZF_OP_assign, args, 2, zfi_with({.i = 0}));
-        if (made && args[0] != state) zfi_gather_rest(z, zfi_gather_nodes(z, args[0]), state);
+        if (made && args[0] != state) zfi_gather_rest(z, f, zfi_gather_nodes(z, args[0]), state);
     }
     if (args[0] != state) made = args[1];
     z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, made};
@@ -619,7 +625,8 @@ static void zfi_mark_gradient(zfi_zero *z, int32_t member, int32_t value)
 static int32_t zfi_whole_value(zfi_zero *z, int32_t member, int32_t value)
 {
     const zfi_member *m = &z->cut.members[member];
-    if (z->sharded) value = zfi_gather_parts(z, value);
+    const int32_t f = zfi_bucket_of_member(z, member);
+    if (zfi_is_sharded(z, f)) value = zfi_gather_parts(z, f, value);
     return value ? zfi_view_node(z->graph, value, m->at, z->graph->nodes[m->param].shape) : 0;
 }
 
@@ -708,13 +715,14 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
 /* The whole value of a member's gradient before clipping, or of the parameter itself. */
 static int32_t zfi_kept_value(zfi_zero *z, int32_t member, bool param)
 {
-    zfi_bucket_state *u = &z->buckets[zfi_bucket_of_member(z, member)];
+    const int32_t f = zfi_bucket_of_member(z, member);
+    zfi_bucket_state *u = &z->buckets[f];
     const zfi_member *m = &z->cut.members[member];
     const int32_t value = param ? u->bucket : u->reduced;
     if (u->whole_of != value) {
-        bool cut = z->sharded && (!param || z->d.stage == 3);
+        bool cut = zfi_is_sharded(z, f) && (!param || z->d.stage == 3);
         u->whole_of = value;
-        u->whole = cut ? zfi_gather_parts(z, value) : value;
+        u->whole = cut ? zfi_gather_parts(z, f, value) : value;
     }
     return u->whole ? zfi_view_node(z->graph, u->whole, m->at, z->graph->nodes[m->param].shape) : 0;
 }

@@ -78,6 +78,30 @@ static void zfi_find_gradients(zfi_zero *z)
     }
 }
 
+/* Notes of which parameters the gradients are sums of sections (ops/grouped_linear.c). */
+static void zfi_find_sections(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    const int32_t experts = zfi_mesh_experts(zfi_mesh_of(g));
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]], *sum, *param;
+        const zf_attribute *sections;
+        if (node->op != ZF_OP_gradient) continue;
+        param = &g->nodes[node->args[0]], sum = &g->nodes[zfi_raw_gradient(g, node->args[1])];
+        if (sum->op == ZF_OP_cast) sum = &g->nodes[sum->args[0]];
+        sections = zfi_attribute_of(g, sum, "sources") ? zfi_attribute_of(g, sum, "sections") : NULL;
+        if (sections) z->cut.sections[node->args[0]] = (int32_t)sections->i;
+        if (zfi_is_of_expert(param) && (!sections || sections->i < 1))
+            zfi_zero_fail(z, g->order[i], "it is cut over experts, and its gradient is no sum over "
+                                          "the rows of all ranks along that axis");
+        else if (sections && sections->i > 1 && z->d.world % sections->i)
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_zero: sums over %d ranks that share experts are made in sections of %lld: "
+                     "world, of ranks along data, is %d, and must be a multiple of that",
+                     (int)experts, (long long)sections->i, (int)z->d.world);
+    }
+}
+
 /* Checks that each update reads the gradient of its parameter. */
 static void zfi_check_updates(zfi_zero *z)
 {
@@ -292,6 +316,13 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: loco adds what it has rounded off to the next micro-batch's "
                         "gradient: sum must be parts, not micro");
+    if (zfi_mesh_experts(zfi_mesh_of(g)) > 1 &&
+        (d->world % zfi_mesh_experts(zfi_mesh_of(g)) || d->nodes > 1 || d->hold ||
+         d->quantized_weights || d->quantized_gradients))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: %d ranks share experts: that must divide world, which is %d, and "
+                        "goes without nodes, hold and what is sent quantised",
+                        (int)zfi_mesh_experts(zfi_mesh_of(g)), (int)d->world);
     if (d->loco && g->axes.count)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: loco is for ranks along data alone, and these are a mesh of %s",
@@ -349,6 +380,12 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.scaler = zfi_scaler_node(g, ZF_OP_loss_scale);
     z.nodes = (size_t)zfi_len(g->nodes);
     z.cut.unit = zfi_shard_unit(&z.d);
+    z.cut.sections = zfi_calloc(&g->memory, z.nodes, sizeof *z.cut.sections);
+    if (z.cut.sections) zfi_find_sections(&z);
+    if (!z.cut.sections || g->error.status) {
+        zfi_free(&g->memory, z.cut.sections, z.nodes * sizeof *z.cut.sections);
+        return g->error.status ? g->error.status : zfi_graph_nomem(g);
+    }
     /* Nodes exchange parts of shards. */
     zfi_cut_buckets(&z.cut, (int64_t)z.d.bucket_bytes,
                     z.d.quantized_gradients ? z.d.world : (int32_t)z.shards, z.d.store);
@@ -370,6 +407,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
         zfi_run_zero(&z);
     }
     zfi_free(&g->memory, z.buckets, buckets * sizeof *z.buckets);
+    zfi_free(&g->memory, z.cut.sections, z.nodes * sizeof *z.cut.sections);
     zfi_free(&g->memory, z.lift, z.nodes * sizeof *z.lift);
     zfi_free(&g->memory, z.bucket_of, 6 * z.nodes * sizeof *z.bucket_of);
     zfi_free(&g->memory, z.gradient, 5 * members * sizeof *z.gradient);

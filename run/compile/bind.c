@@ -597,7 +597,9 @@ static zf_status zfi_bind(zf_program *p, const zf_program *caches)
             p->data[id] = caches->data[k];
         } else if ((k = zfi_viewed(g, node, &at)) >= 0) {
             p->data[id] = (char *)p->data[node->args[k]] +
-                          (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.shard : at);
+                          (at < 0 ? (int64_t)zfi_node_bytes(node) *
+                                        zfi_shard_here(&p->run, ZF_INT(node, shard, world))
+                                  : at);
         }
     }
     return ZF_OK;

@@ -391,6 +391,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->comm = p->store->comm;
     p->run.rank = p->store->rank;
     p->run.shard = zfi_mesh_shard(zfi_mesh_of(g), g->shards, p->run.rank);
+    p->run.shards = g->shards;
     p->first_added = zfi_len(p->store->tensors);
     if (zfi_uses_host(g) && !zfi_store_host(p->store, &g->error)) return g->error.status;
     if ((status = zfi_project(p))) return status;

@@ -418,7 +418,9 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
         return zfi_get_bytes(first->store, (zf_space)first->graph->nodes[id].space, data,
                              first->data[id], bytes, error);
     mesh = zfi_mesh_of(first->graph);
-    data_ranks = zfi_mesh_group(mesh, zfi_mesh_data(mesh), 0);
+    data_ranks = zfi_mesh_group(
+        mesh,
+        zfi_stored_over(first->store, &first->store->tensors[first->tensor_of[id]]), 0);
     for (int32_t r = 0; r < desc->count && !status; r++)
         if (!data_ranks.count || zfi_group_has(&data_ranks, r))
             status =

@@ -252,6 +252,12 @@ static bool shares_layers(const run_job *job, zf_error *error)
         int32_t ranks;
     } axes[] = {{"tensor", t->tensor}, {"context", t->context}, {"pipe", t->stages.ranks}};
     char product[120] = "";
+    const int32_t data = job->ranks.world / sample_sharing(t),
+                  experts = t->sections.expert > t->expert ? t->sections.expert : t->expert;
+    if (job->ranks.world % sample_sharing(t) == 0 && experts > 1 && data % experts)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--%s%d must divide the %d ranks along data, whose neighbours share experts",
+                    experts > t->expert ? "sections expert=" : "expert ", (int)experts, (int)data);
     if (job->ranks.world % sample_sharing(t) == 0) return true;
     for (int k = 0; k < 3; k++)
         if (axes[k].ranks > 1)
@@ -565,6 +571,7 @@ static void print_beginning(const run *r)
         if (t->stages.ranks > 1) printf("%d along pipe, ", (int)t->stages.ranks);
         if (t->context > 1) printf("%d along context, ", (int)t->context);
         if (t->tensor > 1) printf("%d along tensor, ", (int)t->tensor);
+        if (t->expert > 1) printf("%d share experts, ", (int)t->expert);
         printf("ZeRO stage %d)", (int)t->zero.stage);
     }
     printf("\n");

@@ -51,6 +51,7 @@ static zf_training sharing_training(const session *s, const session_desc *d)
     if (d->with == SESSION_BASE) t.lora = (zf_lora_desc){.rank = 0};
     if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
     t.tensor = from->tensor, t.context = from->context, t.sections = from->sections;
+    t.expert = from->expert, t.expert_rows = from->expert_rows;
     t.stages = from->stages, t.order = from->order;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
     t.zero.hold |= d->hold && brings_parameters(from, s->world);

@@ -364,6 +364,25 @@ static const char *wrong_context(const settings *o)
     return NULL;
 }
 
+/* What ranks that share experts cannot do yet. */
+static const char *wrong_experts(const settings *o)
+{
+    const zf_training *t = &o->training;
+    if (t->expert < 2 && t->sections.expert < 2) return NULL;
+    if (t->expert > 1 && t->sections.expert && t->sections.expert % t->expert)
+        return "--sections expert=S: S must be a multiple of --expert";
+    if (t->context > 1 || t->sections.context > 1) return "--expert and --context exclude each other";
+    if (o->device.kind != DEVICE_CPU) return "--expert is for --device cpu";
+    if (settings_adapts(o)) return "--expert excludes --lora";
+    if (o->memory) return "--expert and --memory exclude each other";
+    if (o->init && !o->load && t->expert > 1)
+        return "--expert shares what a checkpoint has: first --steps 0 --save DIR without it, then "
+               "--load DIR";
+    if (t->expert > 1 && (o->dump_grads || o->dump))
+        return "--expert excludes files of one rank (--dump)";
+    return NULL;
+}
+
 /* What the tables do not say: options that are needed, or that contradict one another. */
 static const char *wrong(const settings *o)
 {
@@ -386,7 +405,8 @@ static const char *wrong(const settings *o)
     if (o->corpus && !o->steps && !o->eval_batches && !o->save)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
     if (wrong_onebit(o)) return wrong_onebit(o);
-    return wrong_axes(o) ? wrong_axes(o) : wrong_context(o);
+    if (wrong_axes(o)) return wrong_axes(o);
+    return wrong_context(o) ? wrong_context(o) : wrong_experts(o);
 }
 
 /* Resolves all but the description of the passes. */
@@ -594,6 +614,9 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         return fail(error, ZF_ERR_ARGUMENT,
                     "--seq takes a whole number from %lld to 65536, not '%lld'",
                     (long long)sample->objective->least_sequence, (long long)o->seq);
+    if ((o->training.expert > 1 || o->training.sections.expert > 1) &&
+        !sample->objective->shares_layers)
+        return fail(error, ZF_ERR_ARGUMENT, "--expert is for pretrain and finetune");
     if (sample_sharing(&o->training) > 1 && !sample->objective->shares_layers)
         return fail(error, ZF_ERR_ARGUMENT, "--%s is for pretrain and finetune",
                     o->training.tensor > 1    ? "tensor"

@@ -63,10 +63,11 @@ static bool ranks_have_states(const zf_training *t)
            t->optimizer == ZF_ZERO_ONE_ADAM || t->zero.loco;
 }
 
-/* Sections of the sums over what ranks along two axes share. */
-enum { SHARED_AXES = 2 };
-static const char *const sections_notes[SHARED_AXES] = {"sections", "sections_context"},
-                         *const shared_axes[SHARED_AXES] = {"tensor", "context"};
+/* Sections of the sums over what ranks along three axes share. */
+enum { SHARED_AXES = 3 };
+static const char *const sections_notes[SHARED_AXES] = {"sections", "sections_context",
+                                                        "sections_expert"},
+                         *const shared_axes[SHARED_AXES] = {"tensor", "context", "expert"};
 
 /* The note of --sum where it is not the order of parts: "micro 4", with micro-batches on each rank. */
 static const char sum_note[] = "sum";
@@ -74,7 +75,7 @@ static const char sum_note[] = "sum";
 static int64_t sections_of(const run_job *job, int axis)
 {
     const zf_sections s = zf_training_resolved(&job->o.training).sections;
-    return axis ? s.context : s.tensor;
+    return axis == 2 ? s.expert : axis ? s.context : s.tensor;
 }
 
 static void make_notes(notes *n, const run_job *job)
@@ -383,6 +384,7 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
     if (!zf_config_load(job->sample->config, path, &config, error) ||
         !zf_config_set_weights(job->sample->config, &config, o->weights, error))
         return false;
+    if (job->sample->configure) job->sample->configure(&config, o);
     if (!fits_layout(job, &config, error) || !fits_phases(job, error)) return false;
     return !memcmp(&config, &job->config, job->sample->config->bytes) ||
            fail(error, ZF_ERR_MISMATCH,

@@ -64,7 +64,7 @@ ZF_API zf_status zf_order(zf_graph *g, const char *axes)
 
 ZF_API int32_t zf_rank_along(const zf_graph *g, int32_t over, int32_t rank)
 {
-    const zfi_mesh mesh = g ? zfi_mesh_of(g) : (zfi_mesh){.world = 1};
+    const zfi_mesh mesh = g ? zfi_mesh_of(g) : zfi_mesh_along_data(1, 1);
     if (zfi_mesh_size(mesh, over) < 1) return 0;
     return zfi_mesh_place(mesh, over, rank);
 }

@@ -759,6 +759,7 @@ typedef struct zf_nn_encoder_desc {
     /* LayerNorm before each half and not after it; a model then ends with a LayerNorm of its own */
     bool pre_norm;
     zf_tensor blocks; /* keys are seen in blocks (zf_attention_desc.blocks); ZF_NONE: all are */
+    zf_tensor documents; /* the result of zf_documents: a token sees its own; ZF_NONE: one */
     zf_layer_drop_desc layer_drop; /* of both halves; `half` is set here */
 } zf_nn_encoder_desc;
 

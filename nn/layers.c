@@ -166,9 +166,12 @@ static zf_tensor zfi_nn_attend(zf_tensor x, zf_tensor bias, int64_t heads,
     zf_shape s = zf_tensor_shape(x);
     zf_nn_linear_desc linear = {.std = d->std};
     zf_tensor q, k, v;
-    if (d->blocks.graph || d->blocks.id) {
-        const zf_attention_desc attention = {
-            .heads = heads, .dropout = d->attention_dropout, .mask = bias, .blocks = d->blocks};
+    if (d->blocks.graph || d->blocks.id || d->documents.graph || d->documents.id) {
+        const zf_attention_desc attention = {.heads = heads,
+                                             .dropout = d->attention_dropout,
+                                             .mask = bias,
+                                             .blocks = d->blocks,
+                                             .documents = d->documents};
         q = zf_nn_linear(x, "query", s.dims[2], &linear);
         k = zf_nn_linear(x, "key", s.dims[2], &linear);
         v = zf_nn_linear(x, "value", s.dims[2], &linear);

@@ -581,6 +581,65 @@ TEST(batch_epochs_visit_every_window_once)
     CHECK(t, same_place < 12);
 }
 
+/* Adds the visits of tokens. Returns whether the words of a packed row are runs of the corpus, each
+ * between [CLS] and [SEP], in a segment of its own. */
+static bool parse_packed(const bert_batch *b, int32_t row, int32_t *at, int *visits)
+{
+    const int64_t begin = (int64_t)row * b->sequence;
+    int32_t ids[64], segment = -1, before = 0;
+    bool good = b->next_sentence_label[row] == -100;
+    memcpy(ids, b->input_ids + begin, (size_t)b->sequence * sizeof *ids);
+    for (; *at < b->labelled && b->positions[*at] < begin + b->sequence; ++*at)
+        ids[b->positions[*at] - begin] = b->labels[*at];
+    for (int32_t t = 0; t < b->sequence && good; before = ids[t++]) {
+        const int64_t i = begin + t;
+        const bool starts = !b->places[i], there = b->attention_mask[i];
+        if (starts) segment++;
+        good = b->segments[i] == segment && !b->token_type_ids[i] &&
+               b->places[i] == (starts ? 0 : b->places[i - 1] + 1);
+        if (!there) good = good && ids[t] == PAD && (!t || before == SEP || before == PAD);
+        else if (starts) good = good && ids[t] == CLS && (!t || before == SEP);
+        else if (ids[t] == SEP) good = good && before >= WORDS;
+        else good = good && ids[t] >= WORDS && (before == CLS || ids[t] == before + 1);
+        if (good && ids[t] >= WORDS) visits[ids[t] - WORDS]++;
+    }
+    return good && (ids[b->sequence - 1] == SEP || ids[b->sequence - 1] == PAD);
+}
+
+TEST(batch_packed_examples_have_each_sentence_once)
+{
+    enum { sequence = 32, most = 20000 };
+    static int visits[most];
+    source s;
+    bert_examples_desc desc;
+    bert_examples *packed;
+    bert_batch *batch, part;
+    int32_t rows, at = 0, positions[3 * sequence], labels[3 * sequence];
+    if (!make_source(t, &s, (shape){300, 4, 12}, sequence, false)) return;
+    desc = describe(t, s.corpus, sequence), desc.single = desc.pack = true;
+    packed = make_examples(t, desc);
+    if (!packed) return;
+    rows = (int32_t)bert_examples_epoch(packed);
+    batch = make_batch(t, packed, rows);
+    if (!batch) return;
+    for (int epoch = 0; epoch < 2; epoch++) {
+        memset(visits, 0, sizeof visits), at = 0;
+        bert_batch_fill(batch, packed, (int64_t)epoch * rows);
+        for (int32_t row = 0; row < rows; row++) CHECK(t, parse_packed(batch, row, &at, visits));
+        CHECK(t, at == batch->labelled && batch->pairs == 0);
+        CHECK(t, batch->tokens > 0.8 * rows * sequence);
+        for (int64_t k = 0; k < s.corpus->train.count; k++) {
+            const int64_t *document = s.corpus->document + s.corpus->train.documents[k];
+            for (int64_t i = s.corpus->sentence[document[0]]; i < s.corpus->sentence[document[1]];
+                 i++)
+                CHECK(t, i < most && visits[i] == 1);
+        }
+    }
+    part = bert_batch_part(batch, 1, rows, positions, labels, 3 * sequence);
+    CHECK(t, part.segments == batch->segments + sequence);
+    CHECK(t, part.places == batch->places + sequence);
+}
+
 TEST(batch_windows_cover_the_text)
 {
     /* In an epoch of true pairs every sentence is seen: over many epochs every token is. */
@@ -663,6 +722,9 @@ TEST(batch_refuses_what_cannot_be)
     good = describe(t, s.corpus, 32);
     bad = good, bad.sequence = 7;
     CHECK(t, rejected(t, bad, "a sequence of 7 tokens; 8 to 65536 are possible"));
+    bad = good, bad.pack = true;
+    CHECK(t, rejected(t, bad,
+                      "packed examples have one segment, without next-sentence labels"));
     bad = good, bad.masked_percent = 101;
     CHECK(t, rejected(t, bad, "101% of the words are to be masked; 1 to 100 are possible"));
     bad = good, bad.max_predictions = 30;

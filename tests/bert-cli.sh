@@ -328,6 +328,23 @@ words_alone() {
 }
 check 'masked words alone' words_alone
 
+# Several documents in an example: two ranks see the same rows; eval packs as training did.
+packed() {
+    pretrain --steps 6 --no-nsp --pack --micro-batches 2 --save "$work/packed" && [ $status = 0 ] &&
+        grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/packed score" &&
+        pretrain --steps 6 --no-nsp --pack --ranks 2 --save "$work/packed two" && [ $status = 0 ] &&
+        cmp "$work/packed/params.safetensors" "$work/packed two/params.safetensors" &&
+        ends 0 "$bert" eval --load "$work/packed" --corpus "$corpus" --seq 32 --batch 4 --pack &&
+        cmp "$work/out" "$work/packed score" &&
+        ends 0 "$bert" eval --load "$work/packed" --corpus "$corpus" --seq 32 --batch 4 &&
+        ! cmp -s "$work/out" "$work/packed score" &&
+        pretrain --steps 7 --no-nsp --load "$work/packed" && [ $status = 1 ] &&
+        grep -q 'was trained with --pack: give it' "$work/err" &&
+        pretrain --steps 6 --pack && [ $status = 1 ] &&
+        grep -q 'examples of masked words alone: with --no-nsp' "$work/err"
+}
+check 'documents packed into examples' packed
+
 # rates OPTIONS...: the learning rates of four steps, one of them warm-up.
 rates() {
     pretrain --steps 4 --warmup 1 --lr 1 --clip 0.001 --eval-batches 0 --log "$work/rates.csv" "$@" &&

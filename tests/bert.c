@@ -712,6 +712,78 @@ TEST_ONCE(bert_steps_that_fit_into_a_time)
     CHECK(t, run_steps_within(1, 1, 100) == 100); /* fewer were asked for */
 }
 
+/* Logits [4, vocab] of masked words of a forward pass over rows of tokens; NULL: it failed. The
+ * first values are those of every such model. */
+static float *logits_of(test *t, const bert_config *config, const sample_shape *shape,
+                        const int32_t *ids, const int32_t *segments, const int32_t *places,
+                        const uint8_t *mask, const int32_t *positions)
+{
+    static const int32_t types[64], labels[4];
+    const float weight = 1;
+    const struct {
+        const char *name;
+        const void *data;
+    } inputs[] = {{"input_ids", ids},       {"token_type_ids", types}, {"segments", segments},
+                  {"places", places},       {"attention_mask", mask},  {"positions", positions},
+                  {"labels", labels},       {"mlm_weight", &weight}};
+    zf_graph *g = zf_graph_new(NULL);
+    zf_program *p;
+    zf_tensor output;
+    float *logits;
+    bool good = true;
+    test_defer(t, free_graph, g);
+    bert_build(g, config, shape, true);
+    p = zf_compile(g, NULL);
+    if (!p) return test_fail(t, __FILE__, __LINE__, "a program", zf_graph_error(g)), NULL;
+    test_defer(t, free_program, p);
+    output = zf_graph_find(g, "mlm_logits");
+    for (size_t k = 0; k < sizeof inputs / sizeof inputs[0] && good; k++) {
+        const zf_tensor x = zf_graph_find(g, inputs[k].name);
+        if (zf_valid(x)) good = !zf_write(p, x, inputs[k].data, zf_tensor_bytes(x));
+    }
+    logits = malloc(zf_tensor_bytes(output));
+    test_defer(t, free, logits);
+    good = good && logits && !zf_step(p) && !zf_read(p, output, logits, zf_tensor_bytes(output));
+    if (!good) test_fail(t, __FILE__, __LINE__, "logits", zf_program_error(p));
+    return good ? logits : NULL;
+}
+
+/* Documents of a packed row have the logits of rows of their own. */
+TEST_ONCE(bert_packed_documents_do_not_see_one_another)
+{
+    enum { A = 7, B = 12, PAD = 3, T = A + B + PAD };
+    for (int k = 0; k < 2; k++) {
+        int32_t ids[T], segments[T], places[T], apart[2 * B] = {0};
+        const int32_t at[] = {2, 5, A + 1, A + B - 1}, own[] = {2, 5, B + 1, 2 * B - 1};
+        uint8_t mask[2 * B];
+        bert_config c;
+        zf_error error;
+        const float *packed, *alone;
+        CHECK(t, bert_config_load("tiny", &c, &error));
+        c.vocab = 50, c.dropout = c.attention_dropout = 0, c.nsp = 0, c.std = 0.3;
+        if (k) c.family = BERT_ROBERTA, c.pad = 1, c.types = 1;
+        for (int i = 0; i < T; i++) {
+            segments[i] = i < A ? 0 : i < A + B ? 1 : 2;
+            places[i] = i < A ? i : i < A + B ? i - A : i - A - B;
+            ids[i] = segments[i] == 2 ? (int32_t)c.pad : 5 + i * 7 % 40;
+            if (segments[i] < 2) apart[segments[i] * B + places[i]] = ids[i];
+        }
+        for (int i = 0; i < 2 * B; i++) {
+            mask[i] = i < A || i >= B;
+            if (!mask[i]) apart[i] = (int32_t)c.pad;
+        }
+        packed = logits_of(
+            t, &c,
+            &(sample_shape){.batch = 1, .sequence = T, .predictions = 4, .rows = SAMPLE_PACKED},
+            ids, segments, places, NULL, at);
+        alone = logits_of(t, &c, &(sample_shape){.batch = 2, .sequence = B, .predictions = 4},
+                          apart, NULL, NULL, mask, own);
+        CHECK(t, packed && alone);
+        for (int i = 0; i < 4 * 50; i++)
+            CHECK_NEAR(t, packed[i], alone[i], 2e-5 * (1 + fabs((double)alone[i])));
+    }
+}
+
 TEST_ONCE(bert_evaluation_shares_parameters)
 {
     bert_batch_file *batches = open_batches(t);

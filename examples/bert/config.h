@@ -59,7 +59,8 @@ typedef struct bert_config {
  * those for next sentences. */
 typedef struct bert_model {
     zf_tensor input_ids, token_type_ids; /* i32 [B, T] */
-    zf_tensor attention_mask;            /* u8 [B, T], 1: a token */
+    zf_tensor attention_mask;            /* u8 [B, T], 1: a token. Not of packed rows */
+    zf_tensor segments, places;          /* of packed rows: i32 [B, T] */
     zf_tensor positions, labels;         /* i32 [P]: b * T + t, and the token there; -100: none */
     zf_tensor next_sentence_label;       /* i32 [B], 0: the second segment follows the first */
     zf_tensor mlm_weight, nsp_weight;    /* f32 []: 1 / labels and 1 / pairs of the global batch */

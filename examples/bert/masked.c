@@ -52,6 +52,17 @@ static bool open_file(dataset *d, settings *o, const zf_config_facts *facts, voi
     return true;
 }
 
+/* Several documents in an example are for models that see documents apart. */
+static bool fits_pack(const settings *o, const bert_config *c, zf_error *error)
+{
+    if (c->nsp)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--pack is for examples of masked words alone: with --no-nsp");
+    return c->family == BERT_BERT || c->family == BERT_ROBERTA ||
+           fail(error, ZF_ERR_ARGUMENT, "--pack is for BERT and RoBERTa; %s is of another family",
+                o->evaluates ? o->load : o->model);
+}
+
 static bool open_text(dataset *d, const settings *o, void *config, zf_error *error)
 {
     const masked_options *own = masked_options_of(o);
@@ -70,7 +81,8 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     if (!fits_model(o, c, error) || !new_data(d, error)) return false;
     data = d->own;
     if (own->no_nsp) c->nsp = 0;
-    e.single = !c->nsp;
+    if (own->pack && !fits_pack(o, c, error)) return false;
+    e.single = !c->nsp, e.pack = own->pack;
     data->desc = e;
     data->train = bert_examples_new(&e, err, sizeof err);
     e.held_out = true, e.masked_percent = 0;
@@ -92,6 +104,7 @@ static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample
 {
     const masked_data *data = d->own;
     int64_t masked = masked_options_of(o)->masked, percent = masked > 15 ? masked : 15;
+    if (!data->file && data->desc.pack) shape->rows = SAMPLE_PACKED;
     shape->predictions = data->file ? bert_batch_file_predictions(data->file, parts)
                                     : shape->batch * (((shape->sequence - 3) * percent + 50) / 100);
 }
@@ -186,6 +199,8 @@ zf_status masked_feed(session *s, const bert_batch *b, double labelled, double p
     zf_status status = session_write(s, "input_ids", b->input_ids, tokens * 4);
     if (!status) status = session_write(s, "token_type_ids", b->token_type_ids, tokens * 4);
     if (!status) status = session_write(s, "attention_mask", b->attention_mask, tokens);
+    if (!status && b->segments) status = session_write(s, "segments", b->segments, tokens * 4);
+    if (!status && b->segments) status = session_write(s, "places", b->places, tokens * 4);
     if (!status) status = session_write(s, "positions", b->positions, rows * 4);
     if (!status) status = session_write(s, "labels", b->labels, rows * 4);
     if (!status) status = session_write(s, "mlm_weight", &mlm, sizeof mlm);

@@ -38,7 +38,11 @@ static zf_tensor embed(zf_graph *g, const bert_config *c, const sample_shape *s,
     types = zf_nn_embedding_table(g, "token_type_embeddings", c->types, c->hidden, &table);
     x = zf_embedding_ex(words, m->input_ids, &padding);
     x = zf_add(x, c->types > 1 ? zf_embedding(types, m->token_type_ids) : types);
-    x = zf_add(x, zf_slice(positions, 0, first, first + s->sequence));
+    if (s->rows == SAMPLE_PACKED)
+        x = zf_add(x, zf_embedding(first ? zf_slice(positions, 0, first, first + c->positions)
+                                         : positions,
+                                   m->places));
+    else x = zf_add(x, zf_slice(positions, 0, first, first + s->sequence));
     x = zf_dropout(zf_nn_layer_norm(x, "LayerNorm", c->eps), c->dropout);
     zf_pop(g);
     return x;
@@ -65,13 +69,14 @@ zf_tensor bert_encode(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .layer_drop = s->layer_drop,
                                 .blocks =
                                     zf_nn_blocks(g, c->layout, s->sequence, c->heads, false)};
-    zf_tensor x, bias;
+    zf_tensor x, bias = ZF_NONE;
     zf_push(g, "%s", scope);
     zf_push(g, "embeddings");
     *words = bert_words(g, "word_embeddings", c);
     zf_pop(g);
     x = embed(g, c, s, m, *words, first);
-    bias = mask_bias(g, m);
+    if (s->rows == SAMPLE_PACKED) block.documents = zf_documents(m->segments);
+    else bias = mask_bias(g, m);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "encoder.layer.%lld", (long long)i);
         block.layer_drop.layer = i, block.layer_drop.layers = c->layers;
@@ -128,7 +133,11 @@ static bert_model inputs(zf_graph *g, const bert_config *c, const sample_shape *
     m.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
     if (c->types > 1)
         m.token_type_ids = zf_input(g, "token_type_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
-    m.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
+    if (s->rows == SAMPLE_PACKED) {
+        m.segments = zf_input(g, "segments", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+        m.places = zf_input(g, "places", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    } else
+        m.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
     m.lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     if (c->task) return m;
     m.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->predictions));

@@ -46,6 +46,8 @@ struct bert_examples {
     const bert_split *split;
     window *windows;
     int64_t count, room;
+    int64_t *rows; /* with `pack`: the first window of each example, and the number of windows */
+    int64_t packed, rows_room;
     uint64_t key;
 };
 
@@ -155,6 +157,51 @@ static bool cut_windows(bert_examples *x)
     return true;
 }
 
+static bool add_row(bert_examples *x)
+{
+    if (x->packed == x->rows_room) {
+        int64_t room = x->rows_room ? 2 * x->rows_room : 256;
+        int64_t *grown =
+            bert_resize(&x->desc.allocator, x->rows, (size_t)x->rows_room * sizeof *grown,
+                        (size_t)room * sizeof *grown);
+        if (!grown) return false;
+        x->rows = grown;
+        x->rows_room = room;
+    }
+    x->rows[x->packed++] = x->count;
+    return true;
+}
+
+/* The text tokens of a window of a packed example: a sentence may be longer than an example. */
+static int64_t packed_tokens(const bert_examples *x, const window *w)
+{
+    const int64_t tokens = tokens_of(x->desc.corpus, w->start, w->end), most = most_tokens(x);
+    return tokens < most ? tokens : most;
+}
+
+/* Fills examples with documents in their order. A sentence that does not fit begins the next. */
+static bool pack_windows(bert_examples *x)
+{
+    const bert_corpus *c = x->desc.corpus;
+    int64_t left = 0; /* text tokens that a further document of the example may have */
+    for (int64_t d = 0; d < x->split->count; d++) {
+        const int64_t *document = c->document + x->split->documents[d];
+        for (int64_t start = document[0], end; start < document[1]; start = end) {
+            window w;
+            for (end = start; end < document[1] && tokens_of(c, start, end + 1) <= left;) end++;
+            if (end == start) {
+                if (!add_row(x)) return false;
+                left = most_tokens(x), end = start + 1;
+                while (end < document[1] && tokens_of(c, start, end + 1) <= left) end++;
+            }
+            w = (window){start, end, d};
+            if (!add_window(x, w)) return false;
+            left -= packed_tokens(x, &w) + 2; /* [CLS], [SEP] */
+        }
+    }
+    return add_row(x);
+}
+
 bert_examples *bert_examples_new(const bert_examples_desc *desc, char *err, size_t err_size)
 {
     const bert_corpus *c = desc->corpus;
@@ -164,6 +211,10 @@ bert_examples *bert_examples_new(const bert_examples_desc *desc, char *err, size
     if (desc->sequence < least_sequence || desc->sequence > most_sequence) {
         bert_fail(err, err_size, "a sequence of %d tokens; %d to %d are possible", desc->sequence,
                   least_sequence, most_sequence);
+        return NULL;
+    }
+    if (desc->pack && !desc->single) {
+        bert_fail(err, err_size, "packed examples have one segment, without next-sentence labels");
         return NULL;
     }
     if (desc->masked_percent < 0 || desc->masked_percent > 100) {
@@ -205,7 +256,7 @@ bert_examples *bert_examples_new(const bert_examples_desc *desc, char *err, size
         if (!desc->masked_percent) x->desc.masked_percent = masked_percent;
         if (!desc->max_predictions)
             x->desc.max_predictions = (int32_t)wanted_labels(&x->desc, desc->sequence - specials);
-        if (cut_windows(x)) return x;
+        if (desc->pack ? pack_windows(x) : cut_windows(x)) return x;
         bert_examples_free(x);
     }
     bert_fail(err, err_size, "out of memory");
@@ -218,18 +269,23 @@ void bert_examples_free(bert_examples *x)
     if (!x) return;
     a = x->desc.allocator;
     bert_resize(&a, x->windows, (size_t)x->room * sizeof *x->windows, 0);
+    bert_resize(&a, x->rows, (size_t)x->rows_room * sizeof *x->rows, 0);
     bert_resize(&a, x, sizeof *x, 0);
 }
 
-int64_t bert_examples_epoch(const bert_examples *x) { return x->count; }
+int64_t bert_examples_epoch(const bert_examples *x)
+{
+    return x->rows ? x->packed - 1 : x->count;
+}
 
 /* ---------- batches ---------- */
 
-/* The arrays follow the struct in one block: five of int32, then the mask. */
+/* The arrays follow the struct in one block: those of int32, then the mask. */
 static size_t batch_bytes(const bert_batch *b)
 {
     size_t cells = (size_t)b->examples * (size_t)b->sequence;
-    size_t words = 2 * cells + 2 * (size_t)b->predictions + (size_t)b->examples;
+    size_t words =
+        (b->segments ? 4 : 2) * cells + 2 * (size_t)b->predictions + (size_t)b->examples;
     return sizeof *b + words * sizeof(int32_t) + cells;
 }
 
@@ -246,6 +302,7 @@ bert_batch *bert_batch_new(const bert_examples *x, int32_t examples, char *err, 
         return NULL;
     }
     shape.predictions = examples * x->desc.max_predictions;
+    shape.segments = x->desc.pack ? &sequence : NULL; /* there are some */
     b = bert_resize(&shape.allocator, NULL, 0, batch_bytes(&shape));
     if (!b) {
         bert_fail(err, err_size, "out of memory");
@@ -259,7 +316,9 @@ bert_batch *bert_batch_new(const bert_examples *x, int32_t examples, char *err, 
     b->positions = words + 2 * cells;
     b->labels = b->positions + b->predictions;
     b->next_sentence_label = b->labels + b->predictions;
-    b->attention_mask = (uint8_t *)(b->next_sentence_label + examples);
+    words = b->next_sentence_label + examples;
+    if (x->desc.pack) b->segments = words, b->places = words + cells, words += 2 * cells;
+    b->attention_mask = (uint8_t *)words;
     return b;
 }
 
@@ -354,29 +413,77 @@ static bool is_special(const bert_examples_desc *desc, int32_t id)
            id == desc->mask;
 }
 
+static void choose(bert_batch *batch, int32_t row, int32_t t, const bert_examples_desc *desc,
+                   draws *d)
+{
+    int32_t *id = batch->input_ids + (int64_t)row * batch->sequence + t;
+    const int64_t kind = below(d, 10);
+    batch->positions[batch->labelled] = row * batch->sequence + t;
+    batch->labels[batch->labelled++] = *id;
+    if (kind < 8) {
+        *id = desc->mask;
+    } else if (kind < 9) {
+        do *id = (int32_t)below(d, desc->corpus->vocab_size);
+        while (is_special(desc, *id));
+    }
+}
+
 /* Chooses words of row b and masks them. Each place in order is chosen with probability (still to
  * choose) / (places left), so all sets of places have the same probability. */
 static void hide(bert_batch *batch, int32_t row, int64_t in_a, int64_t in_b,
                  const bert_examples_desc *desc, draws *d)
 {
-    int32_t *ids = batch->input_ids + (int64_t)row * batch->sequence;
     int64_t left = in_a + in_b, wanted = wanted_labels(desc, left);
     if (wanted > desc->max_predictions) wanted = desc->max_predictions;
     for (int32_t t = 1; wanted; t++) {
-        int64_t kind;
         if (t == 1 + in_a) t++; /* [SEP] */
         if (below(d, left--) >= wanted) continue;
         wanted--;
-        batch->positions[batch->labelled] = row * batch->sequence + t;
-        batch->labels[batch->labelled++] = ids[t];
-        kind = below(d, 10);
-        if (kind < 8) {
-            ids[t] = desc->mask;
-        } else if (kind < 9) {
-            do ids[t] = (int32_t)below(d, desc->corpus->vocab_size);
-            while (is_special(desc, ids[t]));
-        }
+        choose(batch, row, t, desc, d);
     }
+}
+
+/* The same of a packed row with `left` words. */
+static void hide_packed(bert_batch *batch, int32_t row, int64_t left,
+                        const bert_examples_desc *desc, draws *d)
+{
+    const int32_t *segments = batch->segments + (int64_t)row * batch->sequence,
+                  *places = batch->places + (int64_t)row * batch->sequence;
+    int64_t wanted = wanted_labels(desc, left);
+    if (wanted > desc->max_predictions) wanted = desc->max_predictions;
+    for (int32_t t = 1; wanted; t++) {
+        if (!places[t] || segments[t + 1] != segments[t]) continue; /* [CLS], [SEP] */
+        if (below(d, left--) >= wanted) continue;
+        wanted--;
+        choose(batch, row, t, desc, d);
+    }
+}
+
+/* Row `row` with example e of an epoch. */
+static void fill_packed(bert_batch *batch, const bert_examples *x, int32_t row, int64_t e, draws *d)
+{
+    const bert_examples_desc *desc = &x->desc;
+    const int64_t at = (int64_t)row * batch->sequence;
+    int32_t *ids = batch->input_ids + at, *segments = batch->segments + at,
+            *places = batch->places + at, t = 0, number = 0;
+    int64_t words = 0;
+    memset(batch->token_type_ids + at, 0, (size_t)batch->sequence * sizeof(int32_t));
+    for (int64_t k = x->rows[e]; k < x->rows[e + 1]; k++, number++) {
+        const int64_t first = desc->corpus->sentence[x->windows[k].start],
+                      count = packed_tokens(x, &x->windows[k]);
+        const int32_t begin = t;
+        ids[t++] = desc->cls;
+        for (int64_t i = 0; i < count; i++) ids[t++] = bert_corpus_id(desc->corpus, first + i);
+        ids[t++] = desc->sep;
+        for (int32_t i = begin; i < t; i++) segments[i] = number, places[i] = i - begin;
+        words += count;
+    }
+    batch->tokens += t;
+    memset(batch->attention_mask + at, 1, (size_t)t);
+    memset(batch->attention_mask + at + t, 0, (size_t)(batch->sequence - t));
+    for (int32_t begin = t; t < batch->sequence; t++)
+        ids[t] = desc->pad, segments[t] = number, places[t] = t - begin;
+    hide_packed(batch, row, words, desc, d);
 }
 
 void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
@@ -389,14 +496,20 @@ void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
     batch->tokens = 0;
     batch->pairs = x->desc.single ? 0 : batch->examples;
     for (int32_t row = 0; row < batch->examples; row++) {
-        int64_t number = first + row, epoch = number / x->count;
+        int64_t number = first + row, count = bert_examples_epoch(x), epoch = number / count;
         uint64_t epoch_key = key_of(x->key ^ golden, (uint64_t)epoch);
-        const window *w = &x->windows[permute(epoch_key, x->count, number % x->count)];
+        const int64_t e = permute(epoch_key, count, number % count);
+        const window *w = &x->windows[e];
         draws d = {key_of(x->key, (uint64_t)number)};
         int32_t *ids = batch->input_ids + (int64_t)row * sequence, t = 0, used;
         int32_t *types = batch->token_type_ids + (int64_t)row * sequence;
         uint8_t *mask = batch->attention_mask + (int64_t)row * sequence;
         segment a, b;
+        if (desc->pack) {
+            batch->next_sentence_label[row] = -100;
+            fill_packed(batch, x, row, e, &d);
+            continue;
+        }
         if (desc->single) draw_single(x, w, &d, &a, &b);
         batch->next_sentence_label[row] = desc->single ? -100 : draw_pair(x, w, &d, &a, &b);
         ids[t++] = desc->cls;
@@ -430,6 +543,7 @@ bert_batch bert_batch_part(const bert_batch *whole, int64_t part, int64_t parts,
     begin = row * b.sequence, end = begin + (int64_t)b.examples * b.sequence;
     b.first += row;
     b.input_ids += begin, b.token_type_ids += begin, b.attention_mask += begin;
+    if (b.segments) b.segments += begin, b.places += begin;
     b.next_sentence_label += row;
     b.positions = positions, b.labels = labels;
     b.predictions = predictions;

@@ -21,6 +21,8 @@ typedef struct bert_examples_desc {
                                 * run is evaluated on the same examples */
     uint64_t seed;
     bool single;             /* one segment, [CLS] A [SEP], without next-sentence labels */
+    bool pack; /* with `single`: an example has several documents, [CLS] A [SEP] [CLS] B [SEP], each
+                * a run of whole sentences. An epoch has each sentence once */
     int32_t sequence;        /* T with [CLS] and both [SEP]: 8 to 65536 */
     int32_t masked_percent;  /* of the words, 1 to 100; 0: 15 */
     int32_t max_predictions; /* maximum labels of an example; 0: masked_percent of T - 3 */
@@ -49,6 +51,9 @@ typedef struct bert_batch {
     int32_t *input_ids;                      /* [B, T] */
     int32_t *token_type_ids;                 /* [B, T] 0: [CLS] A [SEP], padding; 1: B [SEP] */
     uint8_t *attention_mask;                 /* [B, T] 1: a token, 0: padding */
+    int32_t *segments; /* [B, T] number of the document in the row, of padding one more. NULL
+                        * without `pack` */
+    int32_t *places;   /* [B, T] place in the document. NULL without `pack` */
     int32_t *positions;                      /* [P] b * T + t */
     int32_t *labels;                         /* [P] the original token */
     int32_t *next_sentence_label;            /* [B] 0: B follows A, 1: not, -100: no label */

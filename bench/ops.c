@@ -32,6 +32,18 @@
     "%2 = param \"g\" {init=normal b=1} : f32[@,1024]\n%3 = state \"m\" : f32[@,1024]\n"           \
     "%4 = constant {values=[0.001]} : f32[]\nupdate:\n"
 
+/* A layer of ResNet-50 (He et al. 2016), 16 pictures; a depthwise one of MobileNet (Howard et al.
+ * 2017). bench/peers/torch_conv.py has the same. */
+#define CONV(of, dtype)                                                                            \
+    "%1 = param \"x\" {init=normal b=1} : " dtype "[16,64,56,56]\n"                                \
+    "%2 = param \"w\" {init=normal b=0.02} : " dtype "[64,64,3,3]\n"                               \
+    "%3 = param \"dy\" {init=normal b=1} : " dtype "[16,64,56,56]\n%4 = " of                       \
+    " {stride=[1,1] pad=[1,1] dilation=[1,1] groups=1"
+#define DEPTHWISE                                                                                  \
+    "%1 = param \"x\" {init=normal b=1} : f32[16,256,28,28]\n"                                    \
+    "%2 = param \"w\" {init=normal b=0.02} : f32[256,1,3,3]\n"                                    \
+    "%4 = conv %1, %2 {stride=[1,1] pad=[1,1] dilation=[1,1] groups=256} : f32[16,256,28,28]\n"
+
 static const struct row {
     const char *name;
     zf_op op;
@@ -57,6 +69,15 @@ static const struct row {
     {"rms_norm_grad", ZF_OP_rms_norm_grad,
      NORMED "%4 = param \"m\" {init=ones} : f32[@,2]\n"
             "%5 = rms_norm_grad %1, %2, %4, %3 : bf16[@,1024]\noutput %5 \"dx\"\n"},
+    {"conv 3x3, 64 channels, f32", ZF_OP_conv,
+     CONV("conv %1, %2", "f32") "} : f32[16,64,56,56]\noutput %4 \"y\"\n"},
+    {"conv 3x3, 64 channels", ZF_OP_conv,
+     CONV("conv %1, %2", "bf16") "} : bf16[16,64,56,56]\noutput %4 \"y\"\n"},
+    {"conv_grad_x, f32", ZF_OP_conv_grad_x,
+     CONV("conv_grad_x %3, %2", "f32") " size=[56,56]} : f32[16,64,56,56]\noutput %4 \"dx\"\n"},
+    {"conv_grad_w, f32", ZF_OP_conv_grad_w,
+     CONV("conv_grad_w %3, %1", "f32") " taps=[3,3]} : f32[64,64,3,3]\noutput %4 \"dw\"\n"},
+    {"conv 3x3, depthwise, f32", ZF_OP_conv, DEPTHWISE "output %4 \"y\"\n"},
     {"quantize, 8 bits", ZF_OP_quantize,
      X "%2 = quantize %1 {bits=8 block=256} : u8[@,1040]\n output %2 \"y\"\n"},
     {"quantize, 4 bits", ZF_OP_quantize,

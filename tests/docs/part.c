@@ -28,6 +28,13 @@ static zf_tensor build_of(void *user, zf_graph *g, int64_t n)
     return build(g, n);
 }
 
+/* A line of zf_nn_fit. */
+static void print_line(void *user, const char *text)
+{
+    (void)user;
+    puts(text);
+}
+
 /* Writes the inputs of a program, and the learning rate where it has one. */
 static void feed(zf_program *p, zf_graph *g)
 {
@@ -55,6 +62,6 @@ int main(void)
     }
     zf_graph *g = zf_graph_new(NULL);
     int status = part(g);
-    (void)build_of, (void)feed;
+    (void)build_of, (void)feed, (void)print_line;
     return status;
 }

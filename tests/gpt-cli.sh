@@ -187,7 +187,7 @@ check 'ranks that context does not divide' fails 1 'gpt: --context 3 does not di
 # Ranks that share layers begin with weights of a folder, and write theirs, as one rank does.
 begins_with() {
     from() { pretrain --steps 2 --eval-batches 1 --init "$work/folder" "$@"; }
-    pretrain --steps 0 --ranks 4 --tensor 2 --pipe 2 --micro-batches 2 --eval-batches 0 --save "$work/taken by 4" \
+    pretrain --steps 0 --ranks 4 --tensor 2 --pipe 2 --micro-batches 4 --eval-batches 0 --save "$work/taken by 4" \
         --init "$work/learned" --dump "$work/dumped" && cmp "$work/dumped" "$work/learned.safetensors" &&
         from --micro-batches 4 --sections tensor=2 --dump "$work/dump of one" || return
     grep '^held out: ' "$work/out" > "$work/held of one"
@@ -264,6 +264,16 @@ folder() {
 }
 check 'a folder for transformers, and of it' folder
 check 'ranks that share layers begin with it' begins_with
+# An adapter of ranks that share layers is that of one rank.
+adapter_of_ranks() {
+    lora() { pretrain --steps 2 --eval-batches 1 --init "$work/folder" --lora r=2,targets=c_fc "$@"; }
+    lora --micro-batches 4 --sections tensor=2 --save "$work/adapter of 1" &&
+        lora --ranks 4 --tensor 2 --pipe 2 --micro-batches 4 --zero 2 --save "$work/adapter of 4" &&
+        cmp "$work/adapter of 1/adapter_model.safetensors" "$work/adapter of 4/adapter_model.safetensors"
+}
+check 'an adapter of ranks that share layers' adapter_of_ranks
+check 'magnitudes of parts' fails 2 "gpt: pretrain: --tensor and --sections exclude dora of --lora: lengths of rows \
+have no sections; $list" refused --ranks 2 --tensor 2 --init "$work/folder" --lora r=2,dora
 
 goes_on() {
     pretrain --steps 20 --schedule constant --warmup 4 --dump "$work/all" --eval-batches 0 &&

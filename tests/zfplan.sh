@@ -422,6 +422,8 @@ is 'context: the ranks' "$("$plan" --config docs/data/llama.json --world 4 --con
     sed -n 's/.* ranks (\(.*\)), .*/\1/p')" 'pipe 1, data 2, context 2, tensor 1'
 misused '--world 6 is no multiple of --tensor 1 times --context 4 times --pipe 1: what is left of it are the ranks along data' \
     --world 6 --context 4
+misused '--order is for runs: plans take pipe for the slowest axis and tensor for the fastest' --world 2 \
+    --tensor 2 --order data,tensor
 misused '--search finds ranks along tensor and pipe: without --context' --search --device 1G --context 2 --world 2
 misused '--world 6 is no multiple of --tensor 2 times --context 1 times --pipe 2: what is left of it are the ranks along data' \
     --config docs/data/llama.json --world 6 --tensor 2 --pipe 2

@@ -712,7 +712,8 @@ static bool begin(run *r)
     if (!run_refer(r)) return false;
     (void)run_open_metrics(r);
     if (!run_agree(r)) return false;
-    run_judge_begin(r);
+    (void)run_judge_begin(r);
+    if (!run_agree(r)) return false;
     if (r->leads) {
         print_beginning(r);
         training_tell_beginning(&r->job->report, zf_program_step(r->session.program));

@@ -44,14 +44,18 @@ bool run_evaluate(run *r)
     return !r->leads || run_put_score(r);
 }
 
-void run_judge_begin(run *r)
+bool run_judge_begin(run *r)
 {
+    const settings *o = &r->job->o;
     char text[40];
     zf_error none = {ZF_OK, ""};
     r->best = INFINITY;
     if (r->job->resumes &&
         !zf_checkpoint_note(r->job->best.path, "held-out", text, sizeof text, &none))
         r->best = strtod(text, NULL);
+    /* Of an adapter of parts it may be that what evaluates cannot be cut alike. */
+    return !settings_adapts(o) || o->training.tensor < 2 || !o->eval_batches || o->batch_file ||
+           open_judge(r);
 }
 
 bool run_judge(run *r)

@@ -144,7 +144,9 @@ bool run_save_to(run *r, const saving *where, const char *held_out);
 bool run_evaluate(run *r);
 /* The same during a run, printed; saves the checkpoint if it is the best so far. */
 bool run_judge(run *r);
-void run_judge_begin(run *r); /* finds out what was the best before, in a run that is resumed */
+/* Finds out what was the best before, in a run that is resumed; opens what evaluates where it may not be
+ * there. */
+bool run_judge_begin(run *r);
 /* Sets r->reference: computes it by the parameters before the first step, or in a run that is
  * resumed reads it from the checkpoint, which has this file. */
 bool run_refer(run *r);

@@ -123,7 +123,10 @@ shared() {
         same_values 4 'goes on' 'one goes on' && same_values 4 'goes on' 'pipe goes on' &&
         pretrain --steps 4 --load "$work/shared" --micro-batches 4 &&
         grep -q 'was trained with 2 sections of sums, not 1: bits differ (--sections tensor=2)' \
-            "$work/out"
+            "$work/out" &&
+        pretrain --steps 4 --ranks 8 --tensor 2 --pipe 2 --micro-batches 2 --load "$work/piped" &&
+        grep -q 'added one part after the other (--sum parts), not those of a rank.s 2 micro-batches first' \
+            "$work/out" && grep -q ' in 4 parts, of which each rank adds 2 first (--sum micro)' "$work/out"
 }
 check 'ranks share layers' shared
 # Axes in another order: other neighbours, and the same bits.
@@ -193,7 +196,7 @@ begins_with() {
     grep '^held out: ' "$work/out" > "$work/held of one"
     for how in '--ranks 8 --tensor 2 --pipe 2 --micro-batches 2 --zero 3' \
         '--ranks 2 --pipe 2 --micro-batches 4 --pipe-schedule zb-h1 --sections tensor=2'; do
-        from $how --dump "$work/dumped" && grep '^held out: ' "$work/out" | cmp - "$work/held of one" &&
+        from $how --sum parts --dump "$work/dumped" && grep '^held out: ' "$work/out" | cmp - "$work/held of one" &&
             cmp "$work/dumped" "$work/dump of one" || return
     done
 }

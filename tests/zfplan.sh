@@ -518,8 +518,24 @@ is 'search: its best layout fits' "$?" 0
 is 'search: into no byte less' "$?" 1
 # shellcheck disable=SC2086
 "$plan" $search --search --device 48M --global-batch 64 --pipe 4 --tensor 2 --zero 1 --json > "$work/search"
-is 'search: of what is given' "$(found '1,$' options | sed 's/ --batch.*//' | sort -u)" \
-    '--tensor 2 --pipe 4 --zero 1'
+is 'search: of what is given' "$(found '1,$' options | sed 's/ --schedule [^ ]*//; s/ --batch.*//' |
+    sort -u)" '--tensor 2 --pipe 4 --zero 1'
+# With stages, the fastest layout of all is nearly that of the fastest schedule, which formulas choose.
+staged="$search --search --device 48M --global-batch 64 --pipe 4 --tensor 2 --zero 1 --json"
+# shellcheck disable=SC2086
+"$plan" $staged > "$work/search"
+fastest=$(found 1 seconds)
+slower=
+for kind in 1f1b gpipe interleaved=2 zb-h1 zb-v; do
+    # shellcheck disable=SC2086
+    "$plan" $staged --schedule $kind > "$work/search" 2>&1 || continue
+    is "search: of schedule $kind" "$(found '1,$' options | grep -o 'schedule [^ ]*' | sort -u)" \
+        "$(case $kind in 1f1b) ;; *) echo "schedule $kind" ;; esac)"
+    slower="$slower $(awk "BEGIN { print ($fastest <= 1.01 * $(found 1 seconds)) }")"
+done
+is 'search: of all schedules one of the fastest' "$(echo $slower | tr -d ' ' | sed 's/^1\{4,5\}$/all/')" all
+misused "--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2 or more, not 'fast'" \
+    --search --device 1G --schedule fast
 # shellcheck disable=SC2086
 "$plan" $search --search --device 48M --global-batch 64 > "$work/table"
 is 'search: reasons' "$(grep -Ec '^ .*B +[0-9.]+%  (traffic|idle|memory|computing) +--tensor ' "$work/table")" 11

@@ -206,11 +206,16 @@ static int settle_axes(options *o)
                   context = o->t.context > 1 ? o->t.context : 1, sharing = tensor * context * pipe;
     zf_error error = {ZF_OK, ""};
     o->pipe = pipe, o->tensor = tensor, o->context = context, o->data = o->world / sharing;
-    if (!o->t.stages.ranks && (o->schedule_name || o->picture))
+    if (!o->t.stages.ranks && ((o->schedule_name && !o->search) || o->picture))
         return misuse("--schedule and --picture are of the stages of --pipe P") + 1;
     if (o->t.order)
         return misuse("--order is for runs: plans take pipe for the slowest axis and tensor for the "
                       "fastest") +
+               1;
+    if (!settle_schedule(o))
+        return misuse("--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2 or "
+                      "more, not '%s'",
+                      o->schedule_name) +
                1;
     if (o->fit && sharing > 1)
         return misuse("--fit plans ranks that have all layers whole: without --tensor, --context "
@@ -236,11 +241,6 @@ static int settle_axes(options *o)
     if (o->t.sections.tensor % (int32_t)tensor)
         return misuse("--sections tensor=%d is no multiple of --tensor %lld",
                       (int)o->t.sections.tensor, (long long)tensor) +
-               1;
-    if (!settle_schedule(o))
-        return misuse("--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2 or "
-                      "more, not '%s'",
-                      o->schedule_name) +
                1;
     if (o->pipe > 1 && !zf_pipe_text(&o->schedule, NULL, 0, &error))
         return misuse("%s", error.text) + 1;

@@ -106,6 +106,8 @@ bool plan_of(const options *o, result *r, char error[512]);
 /* The options with all that makes ranks send less left out; false: they have none of it. */
 bool plan_plain(const options *o, options *plain);
 
+/* Micro-batches of one chunk of which a rank keeps what their backward passes need. */
+int64_t plan_slots(zf_pipe p, int64_t rank);
 /* kind[k]: the first stage that takes the memory of stage k; false: memory is lacking. */
 bool plan_kinds(const zf_graph *g, const zf_pipe *pipe, int32_t *kind);
 /* The plan of each stage; false with the error of one, and then there is nothing to free. */

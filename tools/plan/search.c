@@ -1,10 +1,12 @@
 /* zf-plan --search: the layouts of a world that train a model fastest within a device's bytes.
  *
- *     list    all numbers of ranks along tensor and pipe, sizes of micro-batches, stages of ZeRO,
- *             with and without recomputation, that divide what they must
+ *     list    all numbers of ranks along tensor and pipe, schedules, sizes of micro-batches, stages of
+ *             ZeRO, with and without recomputation, that divide what they must
  *     sort    by seconds of formulas; what cannot fit by formulas of bytes is left out
  *     plan    exactly, from the fastest on, until ten that fit are faster than the formula of
- *             the next; of those that differ in stage and recomputation alone the first that fits
+ *             the next; of those that differ in schedule, stage and recomputation alone the first
+ *             that fits; where one of these is too large, the smallest of them is planned next, and if
+ *             that is too large, too, none
  *
  * Formulas, of b sequences of s tokens, width h, L layers, m micro-batches, P parameters; ranks t, p,
  * d along tensor, pipe, data (Narayanan et al. 2021; Korthikanti et al. 2022):
@@ -12,19 +14,22 @@
  *     computing   FLOPs / (t p), a third more with recomputation
  *     tensor      4 sums of b s h a layer, 6 with recomputation, of 2 (t-1)/t each
  *     data        m sums of P / (t p), with --sum micro one in f32, or as the stage has it
- *     pipe        2 m values between layers, forward and backward
- *     idle        (p-1)/m of computing and tensor */
+ *     pipe        2 m v values between layers, forward and backward, v chunks of a rank
+ *     idle        (p-1)/m of computing and tensor, and of other schedules less (docs/pipelines.md),
+ *                 where F, B and W take the same time, and B what is recomputed */
 #include "plan.h"
 #include "../../examples/frame/plan/human.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 10, MOST_PLANS = 32, MOST_LAYOUTS = 1 << 14 };
+enum { ROWS = 10, MOST_PLANS = 40, MOST_LAYOUTS = 1 << 16, MOST_CHUNKS = 4 };
 
 typedef struct layout {
     int64_t tensor, pipe, data, batch, micro_batches;
     int32_t stage;
+    zf_pipe_kind kind; /* the schedule of several ranks along pipe, */
+    int32_t chunks;    /* and the stages of each */
     bool recompute;
     double seconds; /* of a step, by the formulas */
 } layout;
@@ -43,14 +48,27 @@ typedef struct finder {
     int32_t count, tried, large; /* large: left out by their bytes */
     found rows[ROWS], nearest;   /* nearest: the first that did not fit, peak 0: none */
     int32_t found;
-    layout fits[MOST_PLANS]; /* all that fit */
-    int32_t fit_count;
+    layout fits[MOST_PLANS], large_ones[MOST_PLANS]; /* all that fit, and that were too large */
+    int32_t fit_count, large_count;
+    layout probed[MOST_PLANS]; /* whose smallest kin was planned */
+    int32_t probed_count;
     char error[512]; /* of a plan that there is not */
 } finder;
 
 /* ------------------------------------------------------------------------------------- formulas */
 
 static double number_bytes(const options *o) { return (double)zf_dtype_size(o->t.precision.dtype); }
+
+static zf_pipe pipe_of(const layout *l)
+{
+    return (zf_pipe){.kind = l->kind,
+                     .ranks = (int32_t)l->pipe,
+                     .micro_batches = (int32_t)l->micro_batches,
+                     .chunks = l->chunks};
+}
+
+/* Micro-batches of a rank's layers in flight on the first rank. */
+static double in_flight(const layout *l) { return (double)plan_slots(pipe_of(l), 0) / l->chunks; }
 
 /* Bytes that the backward pass of a rank needs at least: of a layer the inputs of its norms and of
  * its residual sums, and of each of t ranks that share it those of the products inside it; with
@@ -61,10 +79,10 @@ static double least_kept(const finder *f, const layout *l)
     const options *o = f->o;
     const double x = (double)(l->batch * o->seq * o->hidden) * number_bytes(o),
                  layer = x * (2 + 6 / (double)l->tensor),
+                 flying = in_flight(l),
                  layers = (double)o->layers / (double)l->pipe;
     const double sums = l->tensor > 1 ? 8 * (double)(l->batch * o->seq * o->hidden) : 0;
-    return l->recompute ? (double)l->pipe * layers * (x + sums) + layer
-                        : (double)l->pipe * layers * layer;
+    return l->recompute ? flying * layers * (x + sums) + layer : flying * layers * layer;
 }
 
 /* A rank adds the gradients of its micro-batches, in f32, before the ranks do. */
@@ -106,6 +124,19 @@ static double data_seconds(const finder *f, const layout *l)
            d / link->bytes_per_s;
 }
 
+/* Idle time of a step as a part of that in which a rank computes. */
+static double idle_part(const layout *l)
+{
+    const double again = l->recompute, work = (3 + again) * (double)l->micro_batches,
+                 each = (double)(l->pipe - 1);
+    switch (l->kind) {
+    case ZF_PIPE_INTERLEAVED: return each * (3 + again) / l->chunks / work;
+    case ZF_PIPE_ZB_H1: return each * (1 + again) / work;
+    case ZF_PIPE_ZB_V: return each / 2 / work;
+    default: return each * (3 + again) / work;
+    }
+}
+
 static double formula_seconds(const finder *f, const layout *l)
 {
     const options *o = f->o;
@@ -113,14 +144,15 @@ static double formula_seconds(const finder *f, const layout *l)
                             ? o->cost.device.half_flops_per_s
                             : o->cost.device.flops_per_s;
     const double m = (double)l->micro_batches, t = (double)l->tensor, p = (double)l->pipe;
+    const double values = 2 * m * l->chunks;
     const double x = (double)(l->batch * o->seq * o->hidden) * number_bytes(o);
     const double computing =
         f->flops * (double)l->batch * m / (t * p) / rate * (l->recompute ? 4.0 / 3 : 1);
     const zf_cost_link *link = &o->cost.link, *far = data_link(f);
     const double sum = 2 * x * (t - 1) / t / link->bytes_per_s + (t > 1 ? link->latency_s : 0);
     const double sums = (double)o->layers / p * m * (l->recompute ? 6 : 4) * sum;
-    const double sends = p > 1 ? 2 * m * (x / far->bytes_per_s + far->latency_s) : 0;
-    return (computing + sums) * (1 + (p - 1) / m) + sends + data_seconds(f, l);
+    const double sends = p > 1 ? values * (x / far->bytes_per_s + far->latency_s) : 0;
+    return (computing + sums) * (1 + idle_part(l)) + sends + data_seconds(f, l);
 }
 
 /* ---------------------------------------------------------------------------------------- list */
@@ -141,6 +173,25 @@ static void list_ways(finder *f, layout l)
         }
 }
 
+/* Each schedule that there is for so many layers and micro-batches, or the one that is given. */
+static void list_schedules(finder *f, layout l)
+{
+    const options *o = f->o;
+    l.kind = ZF_PIPE_1F1B, l.chunks = 1;
+    if (l.pipe == 1) list_ways(f, l);
+    for (int kind = 0; zf_pipe_kind_name((zf_pipe_kind)kind) && l.pipe > 1; kind++) {
+        const bool several = kind == ZF_PIPE_INTERLEAVED || kind == ZF_PIPE_ZB_V;
+        if (o->schedule_name && kind != (int)o->schedule.kind) continue;
+        if (kind == ZF_PIPE_INTERLEAVED && l.micro_batches % l.pipe) continue;
+        l.kind = (zf_pipe_kind)kind;
+        l.chunks = o->schedule_name ? o->schedule.chunks : several ? 2 : 1;
+        for (; l.chunks * l.pipe <= o->layers; l.chunks *= 2) {
+            list_ways(f, l);
+            if (kind != ZF_PIPE_INTERLEAVED || o->schedule_name || l.chunks >= MOST_CHUNKS) break;
+        }
+    }
+}
+
 static void list_batches(finder *f, layout l)
 {
     const options *o = f->o;
@@ -148,7 +199,7 @@ static void list_batches(finder *f, layout l)
         l.micro_batches = o->examples / (l.batch * l.data);
         if (l.batch * l.data * l.micro_batches != o->examples) return;
         if (l.pipe > 1 && l.micro_batches < l.pipe) return;
-        if (allowed(o->given_micro_batches, l.micro_batches)) list_ways(f, l);
+        if (allowed(o->given_micro_batches, l.micro_batches)) list_schedules(f, l);
     }
 }
 
@@ -178,8 +229,7 @@ static options options_of(const finder *f, const layout *l)
     o.t.tensor = (int32_t)l->tensor, o.t.zero.stage = l->stage;
     o.t.zero.micro_batches = (int32_t)l->micro_batches;
     o.t.recompute.mode = l->recompute ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
-    o.schedule = (zf_pipe){
-        .ranks = (int32_t)l->pipe, .micro_batches = (int32_t)l->micro_batches, .chunks = 1};
+    o.schedule = pipe_of(l);
     return o;
 }
 
@@ -203,13 +253,35 @@ static bool plan_all_stages(const options *o, found *row, char error[512])
     return true;
 }
 
-/* One that differs in stage and recomputation alone fits. */
+/* They differ in schedule, stage and recomputation alone. */
+static bool are_kin(const layout *a, const layout *b)
+{
+    return a->tensor == b->tensor && a->pipe == b->pipe && a->batch == b->batch;
+}
+
+/* One of its kin fits. */
 static bool is_settled(const finder *f, const layout *l)
 {
-    for (int32_t k = 0; k < f->fit_count; k++) {
-        const layout *x = &f->fits[k];
-        if (x->tensor == l->tensor && x->pipe == l->pipe && x->batch == l->batch) return true;
-    }
+    for (int32_t k = 0; k < f->fit_count; k++)
+        if (are_kin(&f->fits[k], l)) return true;
+    return false;
+}
+
+/* It takes as many bytes as the other one of its kin, or fewer: it shares and recomputes more, by the
+ * same schedule, or by one that has less in flight. */
+static bool is_smaller(const layout *a, const layout *b)
+{
+    const bool same = a->kind == b->kind && a->chunks == b->chunks;
+    return a->stage >= b->stage && a->recompute >= b->recompute &&
+           (same || in_flight(a) < in_flight(b) ||
+            (a->kind == ZF_PIPE_1F1B && in_flight(a) == in_flight(b)));
+}
+
+/* A smaller one was too large. */
+static bool is_hopeless(const finder *f, const layout *l)
+{
+    for (int32_t k = 0; k < f->large_count; k++)
+        if (are_kin(&f->large_ones[k], l) && is_smaller(&f->large_ones[k], l)) return true;
     return false;
 }
 
@@ -225,18 +297,41 @@ static void add_row(finder *f, const found *row)
     f->rows[at] = *row;
 }
 
+/* Plans a layout exactly; false: there is no plan, or it is too large. */
+static bool fits(finder *f, const layout *l, found *row)
+{
+    const options o = options_of(f, l);
+    *row = (found){.of = *l};
+    f->tried++;
+    if (!(o.pipe > 1 ? plan_all_stages : plan_one)(&o, row, f->error)) return false;
+    if (row->peak <= (size_t)o.device) return true;
+    f->large_ones[f->large_count++] = *l;
+    if (!f->nearest.peak || row->peak < f->nearest.peak) f->nearest = *row;
+    return false;
+}
+
+/* After one that is too large: plans the smallest of its kin, unless that was done. */
+static void probe(finder *f, const layout *l)
+{
+    const layout *least = l;
+    found row;
+    for (int32_t k = 0; k < f->probed_count; k++)
+        if (are_kin(&f->probed[k], l)) return;
+    f->probed[f->probed_count++] = *l;
+    for (int32_t k = 0; k < f->count; k++)
+        if (are_kin(&f->list[k], l) && is_smaller(&f->list[k], least)) least = &f->list[k];
+    if (least != l) (void)fits(f, least, &row);
+}
+
 static void try_layouts(finder *f)
 {
-    for (int32_t k = 0; k < f->count && f->tried < MOST_PLANS; k++) {
+    for (int32_t k = 0; k < f->count && f->tried < MOST_PLANS - 1; k++) {
         const layout *l = &f->list[k];
+        found row;
         if (f->found == ROWS && l->seconds >= f->rows[ROWS - 1].seconds) break;
-        const options o = options_of(f, l);
-        found row = {.of = *l};
-        if (is_settled(f, l)) continue;
-        f->tried++;
-        if (!(o.pipe > 1 ? plan_all_stages : plan_one)(&o, &row, f->error)) continue;
-        if (row.peak <= (size_t)o.device) add_row(f, &row);
-        else if (!f->nearest.peak || row.peak < f->nearest.peak) f->nearest = row;
+        if (is_settled(f, l) || is_hopeless(f, l)) continue;
+        if (fits(f, l, &row)) add_row(f, &row);
+        else probe(f, l);
     }
 }
 
@@ -265,9 +360,14 @@ static const char *bound_of(const finder *f, const found *row)
 /* The options by which zf-plan plans it. */
 static const char *options_text(char text[200], const layout *l)
 {
-    snprintf(text, 200, "--tensor %lld --pipe %lld --zero %d --batch %lld --micro-batches %lld%s",
-             (long long)l->tensor, (long long)l->pipe, (int)l->stage, (long long)l->batch,
-             (long long)l->micro_batches, l->recompute ? " --recompute layers" : "");
+    char chunks[12] = "";
+    if (l->kind == ZF_PIPE_INTERLEAVED) snprintf(chunks, sizeof chunks, "=%d", (int)l->chunks);
+    snprintf(text, 200,
+             "--tensor %lld --pipe %lld%s%s%s --zero %d --batch %lld --micro-batches %lld%s",
+             (long long)l->tensor, (long long)l->pipe, l->kind ? " --schedule " : "",
+             l->kind ? zf_pipe_kind_name(l->kind) : "", chunks, (int)l->stage,
+             (long long)l->batch, (long long)l->micro_batches,
+             l->recompute ? " --recompute layers" : "");
     return text;
 }
 

@@ -25,8 +25,7 @@ static int32_t count_layers(const zf_graph *g)
     return count;
 }
 
-/* Micro-batches of one chunk of which a rank keeps what their backward passes need. */
-static int64_t slots_of(zf_pipe p, int64_t rank)
+int64_t plan_slots(zf_pipe p, int64_t rank)
 {
     const int64_t later = p.ranks - 1 - rank, chunks = p.chunks, all = p.micro_batches * chunks,
                   kept = p.kind == ZF_PIPE_GPIPE         ? all
@@ -101,7 +100,7 @@ static bool plan_each(const zf_graph *g, const options *o, stages_plan *p, char 
     snprintf(error, 512, "out of memory");
     for (int32_t k = 0; k < (int32_t)o->pipe && good; k++) {
         stage_plan *const s = &p->stages[k];
-        const int64_t slots = slots_of(o->schedule, k);
+        const int64_t slots = plan_slots(o->schedule, k);
         if (kind[k] == k || (!o->search && p->stages[kind[k]].slots != slots))
             good = plan_stage(g, o, k, s, error);
         else *s = p->stages[kind[k]];

@@ -281,6 +281,8 @@ ZFI_PLAIN_BEGINS
 #include "passes/cut/tokens.c"
 #include "passes/cut/deal.c"
 #include "passes/cut/apart.c"
+#include "passes/cut/gather.c"
+#include "passes/cut/drops.c"
 #include "passes/cut/context.c"
 #include "passes/cut/sequence.c"
 #include "passes/cut/cut.c"

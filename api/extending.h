@@ -167,7 +167,7 @@
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3|yarn)) \
       A(rope, factor, f) A(rope, low, f) A(rope, high, f) A(rope, original, i)                     \
-      A(rope, inverse, b) A(rope, unrounded, b) A(rope, by, f))                                    \
+      A(rope, inverse, b) A(rope, unrounded, b) A(rope, by, f) A(rope, first, i) A(rope, of, i))   \
     /* fused */                                                                                    \
     X(saved, 1, 1, A(saved, index, i))                                                             \
     X(linear, 2, 4, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid))           \
@@ -214,12 +214,18 @@
     X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
       A(attention, window, i) A(attention, documents, b) A(attention, block, i)                    \
-      A(attention, layouts, i) A(attention, cap, f))                                               \
+      A(attention, layouts, i) A(attention, cap, f) A(attention, first, i) A(attention, of, i))    \
     X(attention_grad, 4, 9, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
       A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b)         \
       A(attention_grad, kv_heads, i) A(attention_grad, window, i)                                  \
       A(attention_grad, documents, b) A(attention_grad, block, i) A(attention_grad, layouts, i)    \
-      A(attention_grad, cap, f))                                                                   \
+      A(attention_grad, cap, f) A(attention_grad, first, i) A(attention_grad, of, i))              \
+    X(attention_backward, 6, 9, A(attention_backward, p, f) A(attention_backward, stream, i)       \
+      A(attention_backward, heads, i) A(attention_backward, scale, f)                              \
+      A(attention_backward, causal, b) A(attention_backward, kv_heads, i)                          \
+      A(attention_backward, window, i) A(attention_backward, documents, b)                         \
+      A(attention_backward, block, i) A(attention_backward, layouts, i)                            \
+      A(attention_backward, cap, f) A(attention_backward, first, i) A(attention_backward, of, i))  \
     X(cached_attention, 7, 9, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
       A(cached_attention, kv_heads, i) A(cached_attention, window, i)                              \
       A(cached_attention, ring, b) A(cached_attention, block, i) A(cached_attention, layouts, i)   \
@@ -236,12 +242,13 @@
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i)                                                    \
       A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))   \
-      A(all_gather, dim, i) A(all_gather, once, b))                                                \
+      A(all_gather, dim, i) A(all_gather, once, b) A(all_gather, zigzag, b))                       \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
       A(reduce_scatter, over,                                                                      \
         e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))                     \
       A(reduce_scatter, order, e(ranks|tree))                                                      \
-      A(reduce_scatter, dim, i) A(reduce_scatter, examples, b) A(reduce_scatter, run, i))          \
+      A(reduce_scatter, dim, i) A(reduce_scatter, examples, b) A(reduce_scatter, run, i)           \
+      A(reduce_scatter, zigzag, b))                                                                \
     X(all_reduce, 1, 2, A(all_reduce, world, i)                                                    \
       A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))   \
       A(all_reduce, order, e(ranks|tree)) A(all_reduce, run, i))                                   \
@@ -250,7 +257,7 @@
       A(all_to_all, dim, i) A(all_to_all, from, i))                                                \
     X(part, 1, 1, A(part, world, i)                                                                \
       A(part, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))         \
-      A(part, dim, i))                                                                             \
+      A(part, dim, i) A(part, zigzag, b))                                                          \
     X(bcast, 1, 1, A(bcast, world, i)                                                              \
       A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))        \
       A(bcast, root, i))                                                                           \
@@ -452,6 +459,8 @@ typedef struct zf_share {
     zf_shape whole;
     int64_t at[ZF_MAX_RANK];
     int64_t run[ZF_MAX_RANK]; /* 0: all of the dimension */
+    /* The second half of each run lies so many elements further than the first one goes on */
+    int64_t fold[ZF_MAX_RANK];
 } zf_share;
 
 /* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */

@@ -222,15 +222,28 @@ ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
  * zf_precision and zf_autograd. */
 ZF_API zf_status zf_divide(zf_graph *graph, int32_t sections);
 
+/* What attention does where ranks share sequences. */
+typedef enum zf_context_kind {
+    /* Exchanges tokens for heads: each rank has some heads of whole sequences (DeepSpeed Ulysses).
+     * `sections` must divide heads and key-value heads */
+    ZF_CONTEXT_ULYSSES,
+    /* Gathers keys and values: each rank has its queries, of all heads. The gradients of keys and
+     * values are sums over sections of queries, of which each rank gets its part */
+    ZF_CONTEXT_GATHER,
+    /* The same; of twice as many pieces as ranks, rank r of C has number r and 2C-1-r. Under a causal
+     * mask ranks then have equal work. `sections` is a multiple of 2C, by default 2C */
+    ZF_CONTEXT_ZIGZAG
+} zf_context_kind;
+
 /* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, that
- * is of dimension 1 of inputs. Attention exchanges tokens for heads, so `sections` must divide
- * heads and key-value heads. Parameters are equal on these ranks, and their gradients are summed
+ * is of dimension 1 of inputs. Attention is as `kind` says. Parameters are equal on these ranks, and their gradients are summed
  * over them. Sums over tokens are made of `sections`, a balanced tree, and have the bits of any
  * number of ranks with as many sections. docs/axes.md has an example. Requires: not zf_zero yet;
  * after zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_context_desc {
     int32_t parts;    /* ranks along context; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
+    zf_context_kind kind;
 } zf_context_desc;
 ZF_API zf_status zf_context(zf_graph *graph, const zf_context_desc *desc);
 /* Orders the axes of the ranks, the slowest first: "data,pipe,tensor". Ranks that follow one another
@@ -913,6 +926,7 @@ typedef struct zf_training {
     int32_t tensor;
     /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor` */
     int32_t context;
+    zf_context_kind context_kind; /* what attention does where ranks share sequences */
     /* "tensor" or "none": what ranks along tensor have between the layers that they share, a part of
      * the tokens each or all of them (zf_cut_desc.tokens); NULL: a part, where sections divide the
      * tokens */

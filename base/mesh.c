@@ -17,6 +17,12 @@
  *                     data   0   1   2           a group over data:   0 3, or 1 4, or 2 5
  *                      |     3   4   5
  *
+ * With context=2:zigzag what ranks along context have of a dimension is two quarters: the first and
+ * the last, or the two between them. Under a causal mask these have equal work.
+ *
+ *     context=2          0 0 1 1
+ *     context=2:zigzag   0 1 1 0
+ *
  * Then collectives name their axis, data as well. Ranks that differ in another axis alone have the
  * same part of the batch, and the same shards.
  *
@@ -53,6 +59,7 @@ typedef struct zfi_other_axes {
     int32_t count;
     int32_t slower; /* how many of them are slower than data */
     int32_t groups; /* of the ranks along tensor; 0: it has no parts */
+    bool zigzag; /* over context, a dimension is dealt in halves: rank r of n has number r and 2n-1-r */
 } zfi_other_axes;
 
 typedef struct zfi_mesh {
@@ -124,6 +131,18 @@ static int32_t zfi_mesh_size(zfi_mesh m, int64_t over)
     if (over == ZF_OVER_OWNERS) return m.world / zfi_mesh_experts(m);
     if (over == ZF_OVER_NODE) return m.nodes;
     return over == ZF_OVER_LOCAL ? zfi_mesh_local(m) : m.world;
+}
+
+/* What is cut over the axis is dealt zig-zag. */
+static bool zfi_is_zigzag(zfi_mesh m, int64_t over)
+{
+    return over == ZF_OVER_CONTEXT && m.axes.zigzag;
+}
+
+/* Number `half`, 0 or 1, of the two halves that rank `place` of `ranks` has of 2 `ranks`. */
+static int64_t zfi_zigzag_half(int64_t place, int64_t ranks, int64_t half)
+{
+    return half ? 2 * ranks - 1 - place : place;
 }
 
 /* The product of the ranks along the axes from number `from` to before `until`. */
@@ -202,7 +221,9 @@ static const char *zfi_axis_text(char text[24], const zfi_other_axes *axes, int3
     const int32_t ranks = axes->axis[k].ranks, groups = axes->groups;
     if (axes->axis[k].over == ZF_OVER_TENSOR && groups)
         snprintf(text, 24, "%dx%d", (int)groups, (int)(ranks / groups));
-    else snprintf(text, 24, "%d", (int)ranks);
+    else
+        snprintf(text, 24, "%d%s", (int)ranks,
+                 axes->axis[k].over == ZF_OVER_CONTEXT && axes->zigzag ? ":zigzag" : "");
     return text;
 }
 

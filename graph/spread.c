@@ -426,10 +426,12 @@ static void zfi_spread_slice(zfi_spreading *c, int32_t axis)
 {
     const zfi_node *node = c->node;
     const zfi_spread *x = zfi_spread_arg(c, 0);
+    const zfi_mesh mesh = zfi_mesh_of(c->graph);
     const int64_t start = ZF_INT(node, slice, start), size = node->shape.dims[axis],
                   all = c->graph->nodes[node->args[0]].shape.dims[axis];
     c->out = *x;
-    if (!size || all % size || start % size || x->section[axis].of || x->run[axis])
+    if (!size || all % size || start % size || x->section[axis].of || x->run[axis] ||
+        (size < all && all / size % 2 && zfi_is_zigzag(mesh, zfi_axes_last(x->at[axis]))))
         zfi_spread_fail(c,
                         "%%%d is cut over %s at dimension %d: a slice along it is one of equal "
                         "sections of the part in one run",
@@ -475,6 +477,12 @@ static void zfi_spread_rows(zfi_spreading *c, const zfi_cuts *cuts, int32_t l,
     if (over) *letter = (zfi_letter_spread){.axes = zfi_axes_add(0, over), .of = &in_one};
     for (uint16_t list = letter->axes; list; list >>= ZFI_AXIS_BITS)
         whole *= zfi_mesh_size(mesh, list & 15);
+    if (letter->axes && letter->of->section[letter->d].of)
+        whole *= letter->of->section[letter->d].of;
+    else if (letter->axes && zfi_is_zigzag(mesh, zfi_axes_last(letter->axes)))
+        zfi_spread_fail(c, "its rows are dealt zig-zag over %s: it is to be one of two sections or "
+                           "more of a rank's part",
+                        zfi_axis_in(zfi_axes_in(letter->axes)));
     if (letter->axes && (attributes[rows->first].i || attributes[rows->of].i != whole))
         zfi_spread_fail(c, "its rows are cut over %s: first must be 0, and of %lld",
                         zfi_axis_in(zfi_axes_in(letter->axes)), (long long)whole);
@@ -583,10 +591,18 @@ static int64_t zfi_gathered_dim(zf_op op, const zf_attribute *attributes)
                                   : zfi_collective_dim(op, attributes);
 }
 
+/* What it gathers, or scatters, is dealt zig-zag. */
+static bool zfi_goes_zigzag(zf_op op, const zf_attribute *attributes)
+{
+    return op == ZF_OP_all_gather       ? attributes[ZF_AT_all_gather_zigzag].i
+           : op == ZF_OP_reduce_scatter ? attributes[ZF_AT_reduce_scatter_zigzag].i
+                                        : 0;
+}
+
 /* The collective is along dimensions, rather than of flat values. */
 static bool zfi_is_along(zf_op op, const zf_attribute *attributes)
 {
-    return zfi_collective_dim(op, attributes) ||
+    return zfi_collective_dim(op, attributes) || zfi_goes_zigzag(op, attributes) ||
            (op == ZF_OP_all_to_all && zfi_cut_dim(op, attributes) != zfi_gathered_dim(op, attributes));
 }
 
@@ -598,6 +614,14 @@ static void zfi_spread_over_data(zfi_spreading *c)
     c->out = *zfi_spread_arg(c, 0);
     if ((moves || node->op == ZF_OP_all_to_all) && !zfi_is_along(node->op, node->attributes))
         zfi_spread_flatten(&c->out);
+}
+
+/* What is cut over an axis is dealt as the axis is. */
+static void zfi_spread_dealt(zfi_spreading *c, int64_t over, bool zigzag)
+{
+    if (zigzag != zfi_is_zigzag(zfi_mesh_of(c->graph), over))
+        zfi_spread_fail(c, zigzag ? "%s is not dealt zig-zag" : "%s is dealt zig-zag: zigzag=true",
+                        zfi_axis_names[over]);
 }
 
 static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
@@ -619,7 +643,10 @@ static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
         zfi_spread_fail(c, "dimension %lld of %%%d is cut in runs of %lld: it is gathered in the "
                            "form in which it was cut",
                         (long long)dim, (int)node->args[0], (long long)x->run[dim]);
-    else c->out.at[dim] = zfi_axes_less(x->at[dim], axis);
+    else {
+        zfi_spread_dealt(c, over, zfi_goes_zigzag(node->op, node->attributes));
+        c->out.at[dim] = zfi_axes_less(x->at[dim], axis);
+    }
 }
 
 /* A dimension is gathered in exchange for another one, which is cut. */
@@ -662,7 +689,10 @@ static void zfi_spread_collective(zfi_spreading *c)
                             (int)node->args[0], zfi_axis_names[over]);
     } else zfi_spread_drop(&c->out, axis);
     if (moves && !dim && c->graph->nodes[node->args[0]].shape.rank > 1) zfi_spread_flatten(&c->out);
-    if (node->op == ZF_OP_reduce_scatter) c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
+    if (node->op == ZF_OP_reduce_scatter) {
+        zfi_spread_dealt(c, over, zfi_goes_zigzag(node->op, node->attributes));
+        c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
+    }
     if (node->op == ZF_OP_all_to_all && !exchanges) c->out.differs |= axis;
 }
 
@@ -707,7 +737,10 @@ static void zfi_spread_part(zfi_spreading *c)
     else if (x->run[dim])
         zfi_spread_fail(c, "dimension %lld of %%%d is cut in runs", (long long)dim,
                         (int)node->args[0]);
-    else c->out.at[dim] = zfi_axes_add(x->at[dim], over);
+    else {
+        zfi_spread_dealt(c, over, ZF_INT(node, part, zigzag) != 0);
+        c->out.at[dim] = zfi_axes_add(x->at[dim], over);
+    }
 }
 
 /* ------------------------------------------------------------------------------ leaves, buckets */

@@ -370,6 +370,11 @@ static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
     if (over != ZF_OVER_EXPERT) *all *= ranks;
     if (over == ZF_OVER_DATA) p->data = ranks, axes->slower = axes->count;
     else axes->axis[axes->count++] = (zfi_other_axis){over, (int32_t)ranks};
+    if (zfi_take(p, ":zigzag")) {
+        if (over != ZF_OVER_CONTEXT)
+            return zfi_parse_fail(p, "only context is dealt zig-zag, not %s", zfi_axis_names[over]);
+        axes->zigzag = true;
+    }
     return true;
 }
 

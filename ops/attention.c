@@ -44,6 +44,16 @@
  *
  *     %6 = attention %1, %4, %5 {heads=4 causal=true documents=true block=16 layouts=1} : ...
  *
+ * of=M: the queries are those from `first` on of M, whose places among the keys, masks and random
+ * numbers they have. A block mask is then applied to scores of dense tiles.
+ *
+ *     %6 = attention %1, %4, %5 {heads=4 causal=true first=8 of=32} : f32[2,8,64]    of 32 keys
+ *
+ *     %9 = attention_backward %8, %3, %4, %1, %2, %3 {...} : f32[16,128,256]
+ *
+ *          dQ; saved 0: dK, saved 1: dV, in f32 (f64 of f64) whatever the operands are. So ranks and
+ *          sections of the queries have addends of dK and dV (passes/cut/gather.c)
+ *
  * Sources: Milakov & Gimelshein 2018 (online softmax); Dao et al. 2022 and Dao 2023
  * (FlashAttention: the backward pass). */
 
@@ -83,6 +93,7 @@ static double zfi_attention_kept(const zfi_attention *a, int64_t head, int64_t m
 typedef struct zfi_attention_run {
     zfi_attention a;
     const zf_launch *launch;
+    zfi_attention_out to; /* of a gradient */
 } zfi_attention_run;
 
 /* One row of y. Scratch: `kept` doubles, from the first key that is seen on. */
@@ -120,7 +131,7 @@ static void zfi_attention_grad_head(const zfi_attention_run *run, int64_t head, 
 {
     const zfi_attention *a = &run->a;
     const zf_array *dy = &run->launch->args[0], *y = &run->launch->args[1];
-    zfi_attention_out to = zfi_attention_out_of(a);
+    const zfi_attention_out to = run->to;
     int64_t d = a->d, b = head / a->heads, h = head % a->heads;
     int64_t k_from = zfi_attention_kv(a, a->k_at, head, 0);
     int64_t v_from = zfi_attention_kv(a, a->v_at, head, 0);
@@ -132,7 +143,8 @@ static void zfi_attention_grad_head(const zfi_attention_run *run, int64_t head, 
         for (int64_t i = 0; i < d; i++) delta += zfi_get(dy, row + i) * zfi_get(y, row + i);
         for (int64_t n = first; n < seen; n++) {
             double kept = zfi_attention_kept(a, head, m, n), dp = 0, slope = 1;
-            p[n] = lse == -INFINITY || !zfi_attention_lists(a, head, m, n)
+            p[n] = lse == -INFINITY ||
+                           !zfi_attention_lists(a, head, zfi_attention_past(a, b) + m, n)
                        ? 0
                        : exp(zfi_attention_score(a, head, m, n, &slope) - lse);
             for (int64_t i = 0; i < d; i++)
@@ -147,7 +159,7 @@ static void zfi_attention_grad_head(const zfi_attention_run *run, int64_t head, 
                 dk[n * d + i] += ds[n] * zfi_get(a->q, q + i);
                 dv[n * d + i] += p[n] * zfi_get(dy, row + i);
             }
-            zfi_set(&run->launch->out, to.q_at + (b * a->m + m) * to.row + h * d + i, dq);
+            zfi_set(&to.q, to.q_at + (b * a->m + m) * to.row + h * d + i, dq);
         }
     }
 }
@@ -157,7 +169,7 @@ static void zfi_attention_grad_reference(void *context, int64_t kv_head, int wor
 {
     const zfi_attention_run *run = context;
     const zfi_attention *a = &run->a;
-    zfi_attention_out to = zfi_attention_out_of(a);
+    const zfi_attention_out to = run->to;
     int64_t d = a->d, count = a->n * d, b = kv_head / a->kv_heads, h = kv_head % a->kv_heads;
     double *p = (double *)run->launch->scratch + worker * (2 * a->n + 2 * count);
     double *dk = p + 2 * a->n, *dv = dk + count;
@@ -167,8 +179,8 @@ static void zfi_attention_grad_reference(void *context, int64_t kv_head, int wor
     for (int64_t n = 0; n < a->n; n++)
         for (int64_t i = 0; i < d; i++) {
             int64_t at = (b * a->n + n) * to.kv_row + h * d + i;
-            zfi_set(&run->launch->out, to.k_at + at, dk[n * d + i]);
-            zfi_set(&run->launch->out, to.v_at + at, dv[n * d + i]);
+            if (to.k.data) zfi_set(&to.k, to.k_at + at, dk[n * d + i]);
+            if (to.v.data) zfi_set(&to.v, to.v_at + at, dv[n * d + i]);
         }
 }
 
@@ -176,7 +188,7 @@ static void zfi_attention_grad_reference(void *context, int64_t kv_head, int wor
 
 static zf_status zfi_cpu_attention(const zf_launch *l)
 {
-    zfi_attention_run plain = {zfi_attention_of(l, 0), l};
+    zfi_attention_run plain = {.a = zfi_attention_of(l, 0), .launch = l};
     zfi_attention_cut cut;
     int64_t heads = plain.a.batch * plain.a.heads;
     if (!plain.a.batch || !plain.a.m) return ZF_OK;
@@ -186,22 +198,31 @@ static zf_status zfi_cpu_attention(const zf_launch *l)
     }
     cut = zfi_attention_cut_of(l, plain.a, false);
     zfi_pool_run(zfi_cpu_of(l)->pool, heads * cut.query_blocks,
-                 plain.a.block ? zfi_blocks_task : zfi_attention_task, &cut);
+                 zfi_goes_by_blocks(&plain.a) ? zfi_blocks_task : zfi_attention_task, &cut);
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_attention_backward(const zf_launch *l)
+{
+    zfi_attention_run plain = {.a = zfi_attention_of(l, 3), .launch = l};
+    zfi_attention_cut cut;
+    int64_t heads = plain.a.batch * plain.a.kv_heads;
+    if (!zfi_attention_fast(l, &plain.a)) {
+        plain.to = zfi_attention_out_of(&plain.a, l);
+        zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_reference, &plain);
+        return ZF_OK;
+    }
+    cut = zfi_attention_cut_of(l, plain.a, true);
+    zfi_pool_run(zfi_cpu_of(l)->pool, heads * zfi_attention_grad_parts(&cut),
+                 zfi_goes_by_blocks(&plain.a) ? zfi_blocks_grad_task : zfi_attention_grad_task,
+                 &cut);
     return ZF_OK;
 }
 
 static zf_status zfi_cpu_attention_grad(const zf_launch *l)
 {
-    zfi_attention_run plain = {zfi_attention_of(l, 3), l};
-    zfi_attention_cut cut;
-    int64_t heads = plain.a.batch * plain.a.kv_heads;
-    if (zfi_count(&l->out) && !zfi_attention_fast(l, &plain.a)) {
-        zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_reference, &plain);
-    } else if (zfi_count(&l->out)) {
-        cut = zfi_attention_cut_of(l, plain.a, true);
-        zfi_pool_run(zfi_cpu_of(l)->pool, heads * zfi_attention_grad_parts(&cut),
-                     plain.a.block ? zfi_blocks_grad_task : zfi_attention_grad_task, &cut);
-    }
+    zf_status status = zfi_count(&l->out) ? zfi_cpu_attention_backward(l) : ZF_OK;
+    if (status) return status;
     if (zfi_saved_out(l, ZFI_QKV_SUMS))
         return zfi_cpu_sum_rows(l, &l->out, zfi_saved_out(l, ZFI_QKV_SUMS));
     return ZF_OK;
@@ -248,7 +269,7 @@ static double zfi_flops_attention_grad(const zf_launch *l)
 static double zfi_attention_scores(const zf_launch *l)
 {
     const double heads = (double)ZF_INT(l, attention, heads);
-    const bool back = l->op == ZF_OP_attention_grad;
+    const bool back = l->op != ZF_OP_attention;
     const int64_t width = zfi_last(back ? &l->args[0].shape : &l->out.shape);
     const double flops = back ? zfi_flops_attention_grad(l) / 2 : zfi_flops_attention(l);
     return width ? flops / 4 / ((double)width / heads) : 0;
@@ -286,12 +307,28 @@ ZFI_SAME_ATTRIBUTE(attention_grad, attention, documents)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, block)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, layouts)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, cap)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, first)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, of)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, p)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, stream)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, heads)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, scale)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, causal)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, kv_heads)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, window)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, documents)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, block)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, layouts)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, cap)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, first)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, of)
 ZFI_SAME_ATTRIBUTE(attention, dropout, p)
 ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
 /* Examples are cut, and heads: of the packed form those of q, k and v where these have as many, of
- * the separate form all; queries where each sees all keys. */
-#define ZFI_CUTS_OF_HEADS(q, more) \
-    "b " q " h, b k! h, b k! h, " more " -> b " q " h; b h " q " {heads/h kv_heads/h} | "
+ * the separate form all, and queries. */
+#define ZFI_CUTS_OF_HEADS(more)                                                                    \
+    "b q h, b k! h, b k! h, " more                                                                 \
+    " -> b q h; b h q {heads/h kv_heads/h first+q of=q} | "
 #define ZFI_CUTS_OF_THIRDS(more) "b t! h*3, " more " -> b t! h; b h t! {heads/h} | "
 #define ZFI_CUTS_OF_PACKED(more) "b t! c!, " more " -> b t! w!; b a! t! | "
 #define ZFI_CUTS_OF_HEADS_GRAD(more)                                                               \
@@ -310,9 +347,10 @@ ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention
                      "!documents !block: " ZFI_CUTS_OF_PACKED("?~b a! t! u!")
                      "documents !block: " ZFI_CUTS_OF_PACKED("b t! d!")
                      "!documents block: " ZFI_CUTS_OF_PACKED("!")
-                     "!documents !block !causal !window: " ZFI_CUTS_OF_HEADS("q", "?~b h q k!")
-                     "!documents !block: " ZFI_CUTS_OF_HEADS("q!", "?~b h q! k!")
-                     "documents !block: " ZFI_CUTS_OF_HEADS("q!", "b q! d!")
+                     "!documents !block: " ZFI_CUTS_OF_HEADS("?~b h q k!")
+                     "documents !block: " ZFI_CUTS_OF_HEADS("b q d!")
+                     "!documents block of: b q c!, b k! d!, b k! d!, ! -> b q c!; b a! q "
+                     "{first+q of=q} | "
                      "!documents block: b q! c!, b q! d!, b q! d!, ! -> b q! c!; b a! q!",
              .draws = ZFI_DRAWS_AS_RESULT,
              .traits = ZF_OP_RANDOM | ZF_OP_PRODUCT | ZF_OP_READS_HALF)
@@ -330,5 +368,20 @@ ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_a
                      "!documents block: b q! c!, b q! c!, b a! q!, b q! c!, b q! d!, b q! d!, ! "
                      "-> [3 4 5]",
              .linear_in = 1, .linear_saved = 1 << ZFI_QKV_SUMS,
+             .draws = ZFI_DRAWS_AS_FIRST,
+             .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
+ZFI_OPERATOR(attention_backward, .infer = zfi_infer_attention_backward,
+             .cpu = zfi_cpu_attention_backward, .saved = zfi_saved_attention_backward,
+             .scratch = zfi_scratch_attention_grad, .flops = zfi_flops_attention_grad,
+             .functions = zfi_functions_attention, .between = zfi_between_attention_grad,
+             .cuts = "!documents !block: "
+                     "b q h, b q h, b h q, b q h, b k! h, b k! h, ?~b h q k! -> b q h; b k! h; "
+                     "b k! h {heads/h kv_heads/h first+q of=q} | "
+                     "documents !block: "
+                     "b q h, b q h, b h q, b q h, b k! h, b k! h, b q d! -> b q h; b k! h; "
+                     "b k! h {heads/h kv_heads/h first+q of=q} | "
+                     "!documents block of: "
+                     "b q c!, b q c!, b a! q, b q c!, b k! d!, b k! d!, ! -> b q c!; b k! d!; "
+                     "b k! d! {first+q of=q}",
              .draws = ZFI_DRAWS_AS_FIRST,
              .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

@@ -149,6 +149,10 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
                              "%s %%%d: on " ZFD_GPU " tokens, heads of all examples and elements "
                              "of a token may be 2^30 each",
                              zf_op_name(l->op), (int)l->node);
+    if (ZF_INT(l, attention, of))
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: on " ZFD_GPU " there are no parts of the queries (of=%lld)",
+                             zf_op_name(l->op), (int)l->node, (long long)ZF_INT(l, attention, of));
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
     a->row = row, a->kv_row = packed ? row : kv_hidden;

@@ -245,11 +245,11 @@ static void zfi_block_grad_queries(zfi_attention_worker *w, int64_t head, int32_
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
     const zf_array *dy = &c->launch->args[0];
-    const zfi_attention_out to = zfi_attention_out_of(a);
+    const zfi_attention_out to = c->to;
     const zfi_block_list list = zfi_attention_list(a, head, own, false);
     const int64_t m = own * a->block, hidden = a->heads * a->d;
     const int64_t dq_at = to.q_at + zfi_attention_at(a, head, a->m, m, to.row);
-    const zfi_gradient_rows dq = zfi_gradient_rows_of(w, ZFI_AT_Y, dq_at, to.row);
+    const zfi_gradient_rows dq = zfi_gradient_rows_of(w, ZFI_AT_Y, &to.q, dq_at, to.row);
     zfi_block_tile b = {head, zfi_listed_of(a, (zfi_block_list){&own, 1}, 0, 1), {.at = NULL}};
     const int64_t rows = b.queries.tokens;
     const zfi_left q = zfi_left_of(
@@ -269,7 +269,7 @@ static void zfi_block_grad_queries(zfi_attention_worker *w, int64_t head, int32_
         zfi_tile_add_queries(w, &b, keys, dq, k > 0);
     }
     if (!list.count) zfi_zero_rows(&dq, rows, a->d);
-    zfi_gradient_done(w, &dq, dq_at, to.row, rows);
+    zfi_gradient_done(w, &dq, &to.q, dq_at, to.row, rows);
 }
 
 /* dQ of all queries of the heads of q from h0 on, where a task computes all gradients. */
@@ -333,7 +333,7 @@ static void zfi_block_grad_keys(zfi_attention_worker *w, int64_t h, int32_t own)
 {
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
-    const zfi_attention_out to = zfi_attention_out_of(a);
+    const zfi_attention_out to = c->to;
     const int64_t n = own * a->block;
     const int64_t dk_at = zfi_gradient_at(a, &to, to.k_at, h, n),
                   dv_at = zfi_gradient_at(a, &to, to.v_at, h, n);
@@ -346,20 +346,20 @@ static void zfi_block_grad_keys(zfi_attention_worker *w, int64_t h, int32_t own)
     if (!c->apart)
         of.k = zfi_right_of(w, ZFI_AT_K_RIGHT, a->k, zfi_attention_kv(a, a->k_at, h, n), a->kv_row,
                             of.keys);
-    of.dk = zfi_gradient_rows_of(w, ZFI_AT_DK, dk_at, to.kv_row);
-    of.dv = zfi_gradient_rows_of(w, ZFI_AT_DV, dv_at, to.kv_row);
+    of.dk = zfi_gradient_rows_of(w, ZFI_AT_DK, &to.k, dk_at, to.kv_row);
+    of.dv = zfi_gradient_rows_of(w, ZFI_AT_DV, &to.v, dv_at, to.kv_row);
     for (b.head = h; b.head < h + a->group; b.head++)
         zfi_block_grad_column(w, &b, zfi_attention_list(a, b.head, own, true), &of, h);
     if (!of.add) zfi_zero_rows(&of.dk, of.keys, a->d), zfi_zero_rows(&of.dv, of.keys, a->d);
-    zfi_gradient_done(w, &of.dk, dk_at, to.kv_row, of.keys);
-    zfi_gradient_done(w, &of.dv, dv_at, to.kv_row, of.keys);
+    zfi_gradient_done(w, &of.dk, &to.k, dk_at, to.kv_row, of.keys);
+    zfi_gradient_done(w, &of.dv, &to.v, dv_at, to.kv_row, of.keys);
 }
 
 /* All gradients of the heads of q from h on that read one head of k and v. */
 static void zfi_block_grad_all(zfi_attention_worker *w, int64_t h)
 {
     const zfi_attention *a = &w->c->a;
-    const zfi_attention_out to = zfi_attention_out_of(a);
+    const zfi_attention_out to = w->c->to;
     for (int64_t i = h; i < h + a->group; i++)
         for (int64_t own = 0; own < a->blocks; own++) {
             const int64_t m = own * a->block;
@@ -370,7 +370,8 @@ static void zfi_block_grad_all(zfi_attention_worker *w, int64_t h)
     for (int64_t own = 0; own < a->blocks; own++) zfi_block_grad_keys(w, h, (int32_t)own);
     for (int64_t i = h; i < h + a->group; i++) {
         const zfi_gradient_rows dq = zfi_block_dq(w, h, i, 0);
-        zfi_gradient_done(w, &dq, to.q_at + zfi_attention_at(a, i, a->m, 0, to.row), to.row, a->m);
+        zfi_gradient_done(w, &dq, &to.q, to.q_at + zfi_attention_at(a, i, a->m, 0, to.row), to.row,
+                          a->m);
     }
 }
 

@@ -58,6 +58,7 @@ enum {
 typedef struct zfi_attention_cut {
     zfi_attention a;
     const zf_launch *launch;
+    zfi_attention_out to; /* backward */
     zfi_isa isa;
     const zfi_tile *tile;
     zf_dtype dtype;
@@ -71,6 +72,9 @@ typedef struct zfi_attention_cut {
     bool apart;                    /* backward: dK and dV in one task, dQ in another */
     size_t part[ZFI_AT_END + 1];
 } zfi_attention_cut;
+
+/* Tiles are those of blocks that a block mask lists (attention_blocks.c). */
+static bool zfi_goes_by_blocks(const zfi_attention *a) { return a->block && !a->by_element; }
 
 /* The size of equal blocks of n, at most `most` before it is rounded up to a multiple of `unit`. */
 static int64_t zfi_attention_block(int64_t n, int64_t most, int64_t unit)
@@ -95,10 +99,11 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size[ZFI_AT_CAP] = c->a.cap > 0 ? size[ZFI_AT_BIAS] : 0;
     size[ZFI_AT_ZERO] = keys;
     size[ZFI_AT_ROWS] = 2 * width;
-    size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward && !c->a.block ? m * group : queries;
-    if (c->a.block && !c->a.by_element)
+    size[ZFI_AT_MOST] = size[ZFI_AT_SUM] =
+        backward && !zfi_goes_by_blocks(&c->a) ? m * group : queries;
+    if (zfi_goes_by_blocks(&c->a))
         size[ZFI_AT_TOKENS] = (backward && queries > keys ? queries : keys) * width;
-    if (c->a.block && backward) size[ZFI_AT_MORE_TOKENS] = size[ZFI_AT_TOKENS];
+    if (zfi_goes_by_blocks(&c->a) && backward) size[ZFI_AT_MORE_TOKENS] = size[ZFI_AT_TOKENS];
     if (backward) {
         size[ZFI_AT_DY] = size[ZFI_AT_Q];
         size[ZFI_AT_Q_RIGHT] = size[ZFI_AT_DY_RIGHT] =
@@ -158,11 +163,12 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     c.query_blocks = zfi_div_up(m, c.queries);
     c.key_blocks = zfi_div_up(n, c.keys);
     c.width = zfi_round_up(c.a.d, c.tile->lanes);
-    c.direct = c.a.d == c.width && c.dtype == ZF_F32;
+    c.direct = c.a.d == c.width && c.dtype == ZF_F32 && l->op != ZF_OP_attention_backward;
+    if (backward) c.to = zfi_attention_out_of(&c.a, l);
     /* Two separate tasks compute seven products, one task for all computes five. */
     c.apart = 5 * zfi_round_up(heads, threads) > 7 * heads + 4 * threads / c.key_blocks ||
               (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / (c.width * c.a.group));
-    if (a.block && !a.by_element) zfi_attention_cut_blocks(&c, backward);
+    if (zfi_goes_by_blocks(&a)) zfi_attention_cut_blocks(&c, backward);
     zfi_attention_parts(&c, backward);
     return c;
 }
@@ -447,7 +453,8 @@ static void zfi_hide_unlisted(const zfi_attention_worker *w, const zfi_scores *b
                               const zfi_score_rows *x, int64_t r, int64_t i, float score)
 {
     const zfi_attention *a = &w->c->a;
-    const int64_t end = zfi_row_sees(b, r), row = b->seen + r - 1 + b->n;
+    const int64_t end = zfi_row_sees(b, r),
+                  row = zfi_attention_past(a, b->head / a->heads) + b->m + r;
     zfi_block_list list;
     if (!a->by_element) return;
     list = zfi_attention_list(a, b->head, row / a->block, false);
@@ -462,7 +469,8 @@ static void zfi_hide_unlisted(const zfi_attention_worker *w, const zfi_scores *b
 /* Whether the block mask lists any key of a block of scores for any of its rows. */
 static bool zfi_block_is_listed(const zfi_attention *a, const zfi_scores *b)
 {
-    const int64_t first = b->seen - 1 + b->n, last = first + b->rows - 1;
+    const int64_t first = zfi_attention_past(a, b->head / a->heads) + b->m,
+                  last = first + b->rows - 1;
     if (!a->by_element) return true;
     for (int64_t row = first / a->block; row <= last / a->block; row++) {
         const zfi_block_list list = zfi_attention_list(a, b->head, row, false);
@@ -698,11 +706,11 @@ typedef struct zfi_gradient_rows {
     int64_t row;
 } zfi_gradient_rows;
 
-static zfi_gradient_rows zfi_gradient_rows_of(const zfi_attention_worker *w, int part, int64_t at,
-                                              int64_t row)
+static zfi_gradient_rows zfi_gradient_rows_of(const zfi_attention_worker *w, int part,
+                                              const zf_array *to, int64_t at, int64_t row)
 {
     if (!w->c->direct) return (zfi_gradient_rows){zfi_part_of(w, part), w->c->width};
-    return (zfi_gradient_rows){zfi_array_at(&w->c->launch->out, at), row};
+    return (zfi_gradient_rows){zfi_array_at(to, at), row};
 }
 
 /* The element of the result at which the gradient of key n begins, in k or v of head `head` of
@@ -719,12 +727,12 @@ static int64_t zfi_attention_grad_parts(const zfi_attention_cut *c)
     return c->apart ? c->key_blocks + c->a.group * c->query_blocks : 1;
 }
 
-/* Stores the rows in the result, unless they were computed there. */
-static void zfi_gradient_done(const zfi_attention_worker *w, const zfi_gradient_rows *x, int64_t at,
-                              int64_t row, int64_t rows)
+/* Stores the rows where they are asked for, unless they were computed there. */
+static void zfi_gradient_done(const zfi_attention_worker *w, const zfi_gradient_rows *x,
+                              const zf_array *to, int64_t at, int64_t row, int64_t rows)
 {
-    if (!w->c->direct)
-        zfi_store_rows(w->c->isa, &w->c->launch->out, at, row, x->at, x->row, rows, w->c->a.d);
+    if (!w->c->direct && to->data)
+        zfi_store_rows(w->c->isa, to, at, row, x->at, x->row, rows, w->c->a.d);
 }
 
 /* lse, with 0 for an empty row, and D, for the queries from m on of a head. */
@@ -757,18 +765,20 @@ static void zfi_attention_grad_soon(zfi_attention_worker *w, const zfi_attention
     zfi_soon *soon = &w->soon;
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
-    const zf_array *dy = &c->launch->args[0], *y = &c->launch->args[1], *out = &c->launch->out;
-    zfi_attention_out to = zfi_attention_out_of(a);
+    const zf_array *dy = &c->launch->args[0], *y = &c->launch->args[1];
+    const zfi_attention_out to = c->to;
     int64_t hidden = a->heads * a->d, m, n, rows, keys, before = j;
     *soon = (zfi_soon){.bytes = (size_t)a->d * zf_dtype_size(a->q->dtype)};
     n = j * c->keys, keys = zfi_min(c->keys, a->n - n);
     m = i * c->queries, rows = zfi_min(c->queries, a->m - m);
     if (x->dkv && i == x->i0 && h == x->h0) {
-        zfi_soon_add(soon, out, zfi_gradient_at(a, &to, to.k_at, h, n), to.kv_row, keys);
-        zfi_soon_add(soon, out, zfi_gradient_at(a, &to, to.v_at, h, n), to.kv_row, keys);
+        if (to.k.data)
+            zfi_soon_add(soon, &to.k, zfi_gradient_at(a, &to, to.k_at, h, n), to.kv_row, keys);
+        if (to.v.data)
+            zfi_soon_add(soon, &to.v, zfi_gradient_at(a, &to, to.v_at, h, n), to.kv_row, keys);
     }
     if (x->dq && j == x->j0)
-        zfi_soon_add(soon, out, to.q_at + zfi_attention_at(a, h, a->m, m, to.row), to.row, rows);
+        zfi_soon_add(soon, &to.q, to.q_at + zfi_attention_at(a, h, a->m, m, to.row), to.row, rows);
     if (++i == x->i1) i = x->i0, h++;
     if (h == x->h1) h = x->h0, j++;
     if (j == x->j1) j = x->j0, h = x->h1;
@@ -826,9 +836,9 @@ static zfi_gradient_rows zfi_dq_of(const zfi_attention_worker *w, const zfi_atte
                                    int64_t h, int64_t m, int64_t first, int64_t count)
 {
     const zfi_attention *a = &w->c->a;
-    zfi_attention_out to = zfi_attention_out_of(a);
+    const zfi_attention_out to = w->c->to;
     zfi_gradient_rows dq = zfi_gradient_rows_of(
-        w, ZFI_AT_Y, to.q_at + zfi_attention_at(a, h, a->m, m, to.row), to.row);
+        w, ZFI_AT_Y, &to.q, to.q_at + zfi_attention_at(a, h, a->m, m, to.row), to.row);
     if (!w->c->direct) dq.at += ((h - x->h0) * count + m - first) * dq.row;
     return dq;
 }
@@ -837,7 +847,7 @@ static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attentio
 {
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
-    zfi_attention_out to = zfi_attention_out_of(a);
+    const zfi_attention_out to = c->to;
     int64_t first = x->i0 * c->queries, last = zfi_min(x->i1 * c->queries, a->m);
     int64_t count = last - first;
     float *lse = zfi_part_of(w, ZFI_AT_MOST), *delta = zfi_part_of(w, ZFI_AT_SUM);
@@ -858,8 +868,8 @@ static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attentio
         of.vt = zfi_turned_of(w, ZFI_AT_VT, a->v, v_at, a->kv_row, of.keys);
         of.kt = zfi_turned_of(w, ZFI_AT_KT, a->k, k_at, a->kv_row, of.keys);
         if (x->dq) of.k = zfi_right_of(w, ZFI_AT_K_RIGHT, a->k, k_at, a->kv_row, of.keys);
-        of.dk = zfi_gradient_rows_of(w, ZFI_AT_DK, dk_at, to.kv_row);
-        of.dv = zfi_gradient_rows_of(w, ZFI_AT_DV, dv_at, to.kv_row);
+        of.dk = zfi_gradient_rows_of(w, ZFI_AT_DK, &to.k, dk_at, to.kv_row);
+        of.dv = zfi_gradient_rows_of(w, ZFI_AT_DV, &to.v, dv_at, to.kv_row);
         for (int64_t h = x->h0; h < x->h1; h++)
             for (int64_t i = x->i0; i < x->i1; i++) {
                 zfi_scores b = zfi_scores_of(c, h, i * c->queries, of.n);
@@ -874,12 +884,12 @@ static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attentio
             memset(of.dk.at + n * of.dk.row, 0, (size_t)a->d * sizeof *of.dk.at);
             memset(of.dv.at + n * of.dv.row, 0, (size_t)a->d * sizeof *of.dv.at);
         }
-        zfi_gradient_done(w, &of.dk, dk_at, to.kv_row, of.keys);
-        zfi_gradient_done(w, &of.dv, dv_at, to.kv_row, of.keys);
+        zfi_gradient_done(w, &of.dk, &to.k, dk_at, to.kv_row, of.keys);
+        zfi_gradient_done(w, &of.dv, &to.v, dv_at, to.kv_row, of.keys);
     }
     for (int64_t h = x->h0; h < x->h1 && x->dq; h++) {
         zfi_gradient_rows dq = zfi_dq_of(w, x, h, first, first, count);
-        zfi_gradient_done(w, &dq, to.q_at + zfi_attention_at(a, h, a->m, first, to.row), to.row,
+        zfi_gradient_done(w, &dq, &to.q, to.q_at + zfi_attention_at(a, h, a->m, first, to.row), to.row,
                           count);
     }
 }

@@ -14,6 +14,8 @@ typedef struct zfi_attention {
     /* Of attention to a cache (cache.c): [batch], keys before the first query, and the queries of
      * an example; NULL otherwise */
     const zf_array *past, *count;
+    int64_t before; /* the place of the first query among the keys, where `past` is NULL */
+    int64_t of, first; /* it has queries from `first` on of so many (ops/attention.c); of 0: all */
     int64_t q_at, k_at, v_at;
     zf_shape scores; /* [batch, heads, m, n] */
     int64_t bias_step[ZF_MAX_RANK];
@@ -127,19 +129,20 @@ static zf_status zfi_infer_lists(const zfi_infer *c, int64_t block, int64_t layo
 static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shape *q,
                                  const zf_shape *k)
 {
-    const int64_t documents = ZF_INT(c, attention, documents), block = ZF_INT(c, attention, block);
+    const int64_t documents = ZF_INT(c, attention, documents), block = ZF_INT(c, attention, block),
+                  of = ZF_INT(c, attention, of), queries = of ? of : q->dims[1];
     const zf_shape pairs = ZF_SHAPE(q->dims[0], q->dims[1], 2);
     const zfi_node *x = c->args[from];
-    if ((documents || block) && q->dims[1] != k->dims[1])
+    if ((documents || block) && queries != k->dims[1])
         return zfi_infer_fail(
             c, ZF_ERR_SHAPE, "documents and blocks need as many queries as keys, not %lld and %lld",
-            (long long)q->dims[1], (long long)k->dims[1]);
+            (long long)queries, (long long)k->dims[1]);
     if (documents && (x->dtype != ZF_I32 || !zfi_same_shape(&x->shape, &pairs)))
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
                               "the documents, operand %d, must be i32[%lld,%lld,2] (zf_documents)",
                               (int)from, (long long)pairs.dims[0], (long long)pairs.dims[1]);
     return block ? zfi_infer_lists(c, block, ZF_INT(c, attention, layouts),
-                                   ZF_INT(c, attention, heads), q->dims[1])
+                                   ZF_INT(c, attention, heads), k->dims[1])
                  : ZF_OK;
 }
 
@@ -219,6 +222,7 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
                               "the bias, operand %d, must broadcast to the scores, %s",
                               (int)(first + count - 1), zfi_type_text(type, x[0]->dtype, scores));
+    if (zfi_infer_part(c, ZF_AT_attention_first, q->dims[1])) return ZF_ERR_ARGUMENT;
     return zfi_infer_masks(c, first + count, q, k);
 }
 
@@ -246,6 +250,7 @@ static zf_shape zfi_attention_lse(const zf_shape *scores)
 }
 
 enum { ZFI_QKV_SUMS }; /* the saved value of attention_grad */
+enum { ZFI_DK, ZFI_DV }; /* those of attention_backward */
 
 static bool zfi_saved_attention(const zf_graph *g, const zfi_node *node, int64_t index,
                                 zf_dtype *dtype, zf_shape *shape)
@@ -257,12 +262,14 @@ static bool zfi_saved_attention(const zf_graph *g, const zfi_node *node, int64_t
     return index == 0;
 }
 
-static zf_status zfi_infer_attention_grad(zfi_infer *c)
+/* Checks the operands of a gradient. Sets the shapes of q and k. */
+static zf_status zfi_infer_grad_heads(zfi_infer *c, zf_shape *of_q, zf_shape *of_k)
 {
     zf_shape q, k, scores, lse;
     char type[ZFI_TYPE_TEXT];
     zf_status status = zfi_infer_heads(c, 3, &q, &k, &scores);
     if (status) return status;
+    *of_q = q, *of_k = k;
     for (int32_t i = 0; i < 2; i++)
         if (c->args[i]->dtype != c->args[3]->dtype || !zfi_same_shape(&c->args[i]->shape, &q))
             return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be %s", (int)i,
@@ -274,10 +281,32 @@ static zf_status zfi_infer_attention_grad(zfi_infer *c)
                               zfi_type_text(type, zfi_wide(c->args[3]->dtype), &lse));
     c->dtype = c->args[3]->dtype;
     c->shape = c->args[3]->shape;
-    if (zfi_attention_is_apart(c->arg_count - 3, c->attributes)) {
-        c->shape = (zf_shape){1, {zf_shape_count(q) + 2 * zf_shape_count(k)}};
-    }
     return ZF_OK;
+}
+
+static zf_status zfi_infer_attention_grad(zfi_infer *c)
+{
+    zf_shape q, k;
+    zf_status status = zfi_infer_grad_heads(c, &q, &k);
+    if (!status && zfi_attention_is_apart(c->arg_count - 3, c->attributes))
+        c->shape = (zf_shape){1, {zf_shape_count(q) + 2 * zf_shape_count(k)}};
+    return status;
+}
+
+static zf_status zfi_infer_attention_backward(zfi_infer *c)
+{
+    zf_shape q, k;
+    if (!zfi_attention_is_apart(c->arg_count - 3, c->attributes))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operands 3 to 5 must be q, k and v");
+    return zfi_infer_grad_heads(c, &q, &k);
+}
+
+static bool zfi_saved_attention_backward(const zf_graph *g, const zfi_node *node, int64_t index,
+                                         zf_dtype *dtype, zf_shape *shape)
+{
+    const zfi_node *k = &g->nodes[node->args[4]];
+    *dtype = zfi_wide(node->dtype), *shape = k->shape;
+    return index <= ZFI_DV;
 }
 
 /* The packed form alone has rows whose sums are gradients of biases. */
@@ -318,19 +347,26 @@ static void zfi_grad_attention(zf_grad *c)
     }
 }
 
-/* The share of scores, of that of y. */
+/* The share of scores, of that of y; NULL: of one that is whole. */
 static zf_share zfi_attention_share(const zf_share *y, const zfi_attention *a)
 {
-    return (zf_share){
-        .whole = {4, {y->whole.dims[0], y->whole.dims[2] / a->d, y->whole.dims[1], a->n}},
-        .at = {y->at[0], y->at[2] / a->d, y->at[1], 0},
-        .run = {y->run[0], y->run[2] / a->d, y->run[1], 0}};
+    zf_share share = {.whole = a->scores};
+    if (y)
+        share = (zf_share){
+            .whole = {4, {y->whole.dims[0], y->whole.dims[2] / a->d, y->whole.dims[1], a->n}},
+            .at = {y->at[0], y->at[2] / a->d, y->at[1], 0},
+            .run = {y->run[0], y->run[2] / a->d, y->run[1], 0},
+            .fold = {y->fold[0], y->fold[2] / a->d, y->fold[1], 0}};
+    if (!a->of) return share;
+    share.whole.dims[2] = a->of, share.at[2] = a->first, share.run[2] = share.fold[2] = 0;
+    return share;
 }
 
 /* The window of an operator: without `causal` one of both ways, as a causal one that is moved. */
 static void zfi_attention_narrow(zfi_attention *a, int64_t window)
 {
-    const int64_t all = a->causal ? a->n : zfi_max(a->m, a->n); /* a window of these hides no key */
+    const int64_t queries = a->of ? a->of : a->m;
+    const int64_t all = a->causal ? a->n : zfi_max(queries, a->n); /* this window hides no key */
     a->window = a->n;
     if (!window || window >= all) return;
     a->window = window;
@@ -368,11 +404,15 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     o.block = ZF_INT(l, attention, block), o.layouts = ZF_INT(l, attention, layouts);
     if (o.block) o.lists = l->args[l->arg_count - 1].data;
     if (o.block) o.blocks = zfi_div_up(o.n, o.block);
+    o.of = ZF_INT(l, attention, of), o.first = ZF_INT(l, attention, first);
+    o.before = o.of ? o.first + o.n - o.of : o.n - o.m;
+    o.by_element = o.block && o.of;
     zfi_attention_narrow(&o, ZF_INT(l, attention, window));
     o.keep = 1;
     if (l->run && !l->run->evaluate && ZF_FLOAT(l, attention, p) > 0) {
         as_dropout.out.shape = o.scores;
-        if (l->share) of_scores = zfi_attention_share(l->share, &o), as_dropout.share = &of_scores;
+        if (l->share || o.of)
+            of_scores = zfi_attention_share(l->share, &o), as_dropout.share = &of_scores;
         o.drop = zfi_drop_of(&as_dropout);
         o.keep = o.drop.scale;
         o.drops = true;
@@ -389,7 +429,7 @@ static int64_t zfi_attention_queries(const zfi_attention *a, int64_t b)
 /* The place among the keys of example b's first query. */
 static int64_t zfi_attention_past(const zfi_attention *a, int64_t b)
 {
-    return a->past ? zfi_get_integer(a->past, b) : a->n - a->m;
+    return a->past ? zfi_get_integer(a->past, b) : a->before;
 }
 
 /* The keys up to the last that query `m` of example b sees, if there were as many; with `causal`. */
@@ -447,15 +487,27 @@ static int64_t zfi_attention_kv(const zfi_attention *a, int64_t at, int64_t head
     return at + (head / a->heads * a->kept + n) * a->kv_row + head % a->heads / a->group * a->d;
 }
 
-/* The gradients in the result. Head h of token t of example b begins at element at + (b * tokens +
- * t) * row + h * d, of k and v with kv_row. */
+/* Where gradients are. Head h of token t of example b begins at element at + (b * tokens + t) * row
+ * + h * d of its array, of k and v with kv_row. */
 typedef struct zfi_attention_out {
     int64_t row, kv_row, q_at, k_at, v_at;
+    zf_array q, k, v; /* data NULL: that of k or v is not asked for */
 } zfi_attention_out;
 
-static zfi_attention_out zfi_attention_out_of(const zfi_attention *a)
+/* The value that the launch leaves; data NULL: it is not asked for. */
+static zf_array zfi_left_of_launch(const zf_launch *l, int32_t index)
 {
-    int64_t q = a->batch * a->m * a->row, k = a->batch * a->n * a->kv_row;
-    if (a->q == a->k) return (zfi_attention_out){a->row, a->row, a->q_at, a->k_at, a->v_at};
-    return (zfi_attention_out){a->row, a->kv_row, 0, q, q + k};
+    const zf_array *saved = zfi_saved_out(l, index);
+    return saved ? *saved : (zf_array){.data = NULL};
+}
+
+static zfi_attention_out zfi_attention_out_of(const zfi_attention *a, const zf_launch *l)
+{
+    const int64_t q = a->batch * a->m * a->row, k = a->batch * a->n * a->kv_row;
+    zfi_attention_out to = {a->row, a->kv_row, 0, q, q + k, l->out, l->out, l->out};
+    if (a->q == a->k) to.kv_row = a->row, to.q_at = a->q_at, to.k_at = a->k_at, to.v_at = a->v_at;
+    if (l->op != ZF_OP_attention_backward) return to;
+    to.k_at = to.v_at = 0;
+    to.k = zfi_left_of_launch(l, ZFI_DK), to.v = zfi_left_of_launch(l, ZFI_DV);
+    return to;
 }

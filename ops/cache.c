@@ -637,7 +637,7 @@ static zf_status zfi_cpu_cached_attention(const zf_launch *l)
         zfi_attention_cut cut = zfi_attention_cut_of(l, a, false);
         zfi_pool_run(pool, a.batch * a.heads * cut.query_blocks, zfi_attention_task, &cut);
     } else {
-        zfi_attention_run run = {a, l};
+        zfi_attention_run run = {.a = a, .launch = l};
         zfi_pool_run(pool, a.batch * a.heads * a.m, zfi_attention_reference, &run);
     }
     return ZF_OK;

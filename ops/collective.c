@@ -26,6 +26,10 @@
  *     %9 = all_gather %8 {world=4 once=true} : f32[4096]     in the first micro-batch of a step alone: y
  *                                                            stays for the others
  *
+ *     %9 = all_gather %8 {world=2 over=context zigzag=true dim=1} : f32[8,8]     of f32[8,4]: each
+ *                                                has two quarters, which are put in their order. So
+ *                                                do the quarters of a reduce_scatter go to ranks
+ *
  * Without dim and from, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in this
  * order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of the
  * global batch in their order, and its bits do not depend on how many ranks share them. With
@@ -54,11 +58,12 @@ static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
                           c->graph->records[op]->name, zfi_type_text(type, c->dtype, &c->shape));
 }
 
-/* Checks `dim`, along which `parts` parts are gathered (false), or made. */
-static zf_status zfi_infer_dim(const zfi_infer *c, int64_t dim, int64_t parts)
+/* Checks `dim`, along which `parts` parts are gathered (1), or made; zig-zag, of two halves. */
+static zf_status zfi_infer_dim(const zfi_infer *c, int64_t dim, int64_t parts, bool zigzag)
 {
     const zf_shape *x = &c->args[0]->shape;
-    if (!dim) return ZF_OK;
+    if (zigzag) parts *= 2;
+    if (!dim && !zigzag) return ZF_OK;
     if (dim < 0 || dim >= x->rank)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "dim %lld of a tensor of rank %d", (long long)dim,
                               (int)x->rank);
@@ -66,15 +71,16 @@ static zf_status zfi_infer_dim(const zfi_infer *c, int64_t dim, int64_t parts)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "operand 1 is flat: what is put there has no dim");
     if (x->dims[dim] % parts)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld ranks do not divide the %lld of dimension "
-                              "%lld",
-                              (long long)parts, (long long)x->dims[dim], (long long)dim);
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld %s do not divide the %lld of dimension %lld",
+                              (long long)parts, zigzag ? "halves" : "ranks",
+                              (long long)x->dims[dim], (long long)dim);
     return ZF_OK;
 }
 
 static zf_status zfi_infer_all_gather(zfi_infer *c)
 {
     const int64_t dim = ZF_INT(c, all_gather, dim);
+    const bool zigzag = ZF_INT(c, all_gather, zigzag) != 0;
     int64_t count = zfi_node_count(c->args[0]), world = ZF_INT(c, all_gather, world);
     c->dtype = c->args[0]->dtype;
     if (world < 1 || world > INT32_MAX || (count && world > INT64_MAX / 8 / count))
@@ -83,8 +89,9 @@ static zf_status zfi_infer_all_gather(zfi_infer *c)
     if (dim) {
         c->shape = c->args[0]->shape;
         if (dim > 0 && dim < c->shape.rank) c->shape.dims[dim] *= world;
-        return zfi_infer_dim(c, dim, 1);
+        return zfi_infer_dim(c, dim, 1, zigzag);
     }
+    if (zfi_infer_dim(c, dim, 1, zigzag)) return c->graph->error.status;
     c->shape = ZF_SHAPE(count * world);
     return zfi_infer_into(c, ZF_OP_bucket);
 }
@@ -105,7 +112,7 @@ static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
 {
     zf_status status = zfi_infer_collective(c);
     const int64_t dim = ZF_INT(c, reduce_scatter, dim), world = ZF_INT(c, reduce_scatter, world);
-    if (!status) status = zfi_infer_dim(c, dim, world);
+    if (!status) status = zfi_infer_dim(c, dim, world, ZF_INT(c, reduce_scatter, zigzag) != 0);
     if (!status && ZF_INT(c, reduce_scatter, examples) &&
         (dim || c->arg_count > 1 || zfi_is_other_axis(ZF_INT(c, reduce_scatter, over))))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
@@ -326,17 +333,20 @@ static size_t zfi_scratch_collective(const zf_launch *l)
 }
 
 /* Moves rows [first, last) of all ranks' pieces, those of dimensions before `dim`, to where they
- * lie in scratch, or from there. */
+ * lie in scratch, or from there: as a whole, or by halves that are dealt zig-zag. */
 static void zfi_turn_rows(const zf_launch *l, const zf_array *whole, int dim, bool back,
                           int64_t first, int64_t last)
 {
-    const int64_t world = ZF_INT(l, all_gather, world), rows = zfi_span(&whole->shape, 0, dim);
+    const int64_t world = ZF_INT(l, all_gather, world), rows = zfi_span(&whole->shape, 0, dim),
+                  halves = zfi_goes_zigzag(l->op, l->attributes) ? 2 : 1;
     const size_t row = zf_dtype_size(whole->dtype) *
-                       (size_t)(zfi_span(&whole->shape, dim, whole->shape.rank) / world);
+                       (size_t)(zfi_span(&whole->shape, dim, whole->shape.rank) / world / halves);
     for (int64_t i = first; i < last; i++)
-        for (int64_t r = 0; r < world; r++) {
-            char *side = (char *)whole->data + (size_t)(i * world + r) * row;
-            char *apart = (char *)l->scratch + (size_t)(r * rows + i) * row;
+        for (int64_t r = 0; r < world * halves; r++) {
+            const int64_t rank = r / halves, half = r % halves,
+                          place = halves > 1 ? zfi_zigzag_half(rank, world, half) : rank;
+            char *side = (char *)whole->data + (size_t)(i * world * halves + place) * row;
+            char *apart = (char *)l->scratch + (size_t)((rank * rows + i) * halves + half) * row;
             memcpy(back ? side : apart, back ? apart : side, row);
         }
 }

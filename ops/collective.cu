@@ -128,6 +128,10 @@ static zf_status zfd_cuda_collective(const zf_launch *l)
     if (l->op == ZF_OP_all_gather && l->run->micro > 0 && ZF_INT(l, all_gather, once)) return ZF_OK;
     zf_collective c = zf_collective_of(l);
     int64_t count = zfd_count(&l->out);
+    if (zfd_refuse_zigzag(l, l->op == ZF_OP_all_gather       ? ZF_INT(l, all_gather, zigzag)
+                             : l->op == ZF_OP_reduce_scatter ? ZF_INT(l, reduce_scatter, zigzag)
+                                                             : false))
+        return ZF_ERR_BACKEND;
     if (zfd_is_among_ranks(l)) {
         const bool along = zfd_cuda_scratch_collective(l) > 0;
         zf_status status;

@@ -501,8 +501,13 @@ static void zfi_norm_drop(const zfi_norm_job *j, float *y, const float *x, int64
                           int64_t count)
 {
     const zfi_drop *d = j->drop;
-    zfi_dropout(j->isa, y, x, d->element + (uint64_t)(first * j->n), count * j->n, d->threshold,
-                (float)d->scale, d->stream, d->step, d->seed);
+    int64_t run;
+    for (int64_t i = 0, n; i < count * j->n; i += n) {
+        const uint64_t at = d->element + (uint64_t)zfi_drop_at(d, first * j->n + i, &run);
+        n = zfi_min(run, count * j->n - i);
+        zfi_dropout(j->isa, y + i, x + i, at, n, d->threshold, (float)d->scale, d->stream, d->step,
+                    d->seed);
+    }
 }
 
 /* s = residual + dropout(x + bias). bias and half, one number for each element, may be NULL. */
@@ -611,6 +616,19 @@ static void zfi_embed_rows(const zfi_norm_job *j, float *s, int64_t first, int64
     }
 }
 
+/* The rows of s from `first` on: those at a time that are neighbours in the whole value too. */
+static void zfi_residual_runs(const zfi_norm_job *j, float *s, const float *x,
+                              const float *residual, int64_t first, int64_t count)
+{
+    for (int64_t k = 0, rows; k < count; k += rows) {
+        int64_t run = INT64_MAX, at = (first + k) * j->n;
+        if (j->drop) at = zfi_drop_at(j->drop, at, &run);
+        rows = zfi_min(count - k, run / j->n);
+        zfi_residual_rows(j->isa, s + k * j->stride, j->stride, x + k * j->n,
+                          residual + k * j->n, j->bias, j->drop, at, rows, j->n);
+    }
+}
+
 /* The rows of s from `first` on. A saved s has the rounding of its type; `room`: of two rows. */
 static void zfi_residual_sums(const zfi_norm_job *j, float *s, int64_t first, int64_t count,
                               float *const room[2])
@@ -625,8 +643,7 @@ static void zfi_residual_sums(const zfi_norm_job *j, float *s, int64_t first, in
             memcpy(s + k * j->stride, x + k * j->n, (size_t)j->n * sizeof *s);
         return;
     }
-    zfi_residual_rows(j->isa, s, j->stride, x, zfi_norm_in(j, &l->args[1], first, count, room[1]),
-                      j->bias, j->drop, first * j->n, count, j->n);
+    zfi_residual_runs(j, s, x, zfi_norm_in(j, &l->args[1], first, count, room[1]), first, count);
     for (int64_t k = 0; k < count && kept == ZFI_SUM_SAVED && (sum || rounds); k++) {
         void *to = sum ? zfi_element_of(sum->data, sum->dtype, (first + k) * j->n) : room[0];
         zfi_narrow(j->isa, to, l->out.dtype, s + k * j->stride, j->n);
@@ -897,6 +914,7 @@ ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_r
              .remake = zfi_remake_residual_norm, .remade = zfi_remade_residual_norm, .sum = ZFI_SUM,
              .remake_from_sum = zfi_remake_from_sum, .functions = zfi_draws_each,
              .cuts = "... c!, ... c!, c!, ?c!, c! -> ... c!; ... c!; ...; ... c!",
+             .draws = ZFI_DRAWS_AS_RESULT,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
              .cpu = zfi_cpu_embed_norm, .scratch = zfi_scratch_residual_norm,
@@ -904,6 +922,7 @@ ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_n
              .remade = zfi_remade_residual_norm, .bytes = zfi_bytes_of_rows,
              .functions = zfi_draws_each,
              .cuts = "v! c!, b t, u! c!, b t, t c!, c!, c! -> b t c!; b t c!; b t",
+             .draws = ZFI_DRAWS_AS_RESULT,
              .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .cpu = zfi_cpu_residual_norm_grad, .scratch = zfi_scratch_residual_norm,
@@ -912,6 +931,7 @@ ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .cuts = "... c!, ... c!, ..., c!, ?... c! -> ... c!; ... c!; c!; c!; c!",
              .linear_in = 1 | 1 << 4,
              .linear_saved = 1 << ZFI_DX | 1 << ZFI_DGAMMA | 1 << ZFI_DBETA | 1 << ZFI_DBIAS,
+             .draws = ZFI_DRAWS_AS_RESULT,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
              .functions = zfi_functions_none, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

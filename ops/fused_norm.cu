@@ -206,6 +206,15 @@ static void zfd_fused_norm_launch(const zf_launch *l, zfd_fused_norm_job *j, boo
                    *j);
 }
 
+/* Dropout of rows that are some of a whole value is refused. */
+static zf_status zfd_refuse_shared(const zf_launch *l)
+{
+    return l->share ? zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
+                                    "%s %%%d: on " ZFD_GPU " dropout of a norm is of a whole value",
+                                    zf_op_name(l->op), (int)l->node)
+                    : ZF_OK;
+}
+
 static zf_status zfd_cuda_residual_norm(const zf_launch *l)
 {
     const zf_array *x = l->args, *vectors = x + (zfd_embeds(l) ? 5 : 2),
@@ -213,6 +222,7 @@ static zf_status zfd_cuda_residual_norm(const zf_launch *l)
                    *sum = zfd_saved_out(l, ZFD_SUM);
     const bool rms = !zfd_embeds(l) && ZF_INT(l, residual_norm, form) == ZFD_FORM_RMS;
     zfd_fused_norm_job j = {};
+    if (zfd_refuse_shared(l)) return ZF_ERR_BACKEND;
     if (!zfd_row_count(&l->out)) return ZF_OK;
     if (zfd_embeds(l)) {
         j.words = x[0].data, j.word_count = x[0].shape.dims[0], j.ids = zfd_integers_of(&x[1]);
@@ -415,6 +425,7 @@ static zf_status zfd_cuda_residual_norm_grad(const zf_launch *l)
     zfd_residual_grad_job j = {};
     zfd_columns_out o = {};
     dim3 block;
+    if (zfd_refuse_shared(l)) return ZF_ERR_BACKEND;
     j.drop = zfd_dropout_attributes(l);
     j.dx = dx ? dx->data : NULL;
     for (int k = 0; k < ZFD_SUMS; k++)

@@ -16,9 +16,11 @@ static int64_t zfi_whole_element(const zf_share *share, const zf_shape *shape, i
     *run = 0;
     for (int32_t d = shape->rank - 1; d >= 0; d--) {
         const int64_t dim = shape->dims[d], all = share->whole.dims[d], k = rest % dim,
-                      together = share->run[d] ? share->run[d] : dim;
+                      together = share->run[d] ? share->run[d] : dim,
+                      half = share->fold[d] ? together / 2 : together;
         at += (k / together * (all / dim) * together + share->at[d] + k % together) * step;
-        if (dim != all && !*run) *run = inner * together - i % (inner * together);
+        if (k % together >= half) at += share->fold[d] * step;
+        if (dim != all && !*run) *run = inner * half - i % (inner * half);
         inner *= dim, rest /= dim, step *= all;
     }
     if (!*run) *run = inner - i;

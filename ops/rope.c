@@ -8,7 +8,8 @@
  *          inverse=true rotates back: it is the gradient of rope, and rope is its gradient;
  *          by, of yarn, multiplies both cos a and sin a
  *
- *     %4 = rope %1, %3 {...}       the positions %3, [8] or [2,8]; else they are 0, 1, ...
+ *     %4 = rope %1, %3 {...}       the positions %3, [8] or [2,8]; else they are 0, 1, ..., or with
+ *                                  of=n those from `first` on of n
  *
  * Frequencies and angles are rounded to f32, as in the models' training code. Saved: nothing.
  *
@@ -131,6 +132,9 @@ static zf_status zfi_infer_rope(zfi_infer *c)
                               "the positions must be i32 or i64 and one for each token: the "
                               "operand's shape without hidden, or [%lld]",
                               (long long)x->dims[x->rank - 2]);
+    if (c->arg_count > 1 && ZF_INT(c, rope, of))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "first and of are of positions that are not given");
+    if (zfi_infer_part(c, ZF_AT_rope_first, x->dims[x->rank - 2])) return ZF_ERR_ARGUMENT;
     return zfi_infer_like(c, 0);
 }
 
@@ -177,7 +181,8 @@ static void zfi_rope_tune(zfi_rope *r)
 /* The angle of frequency i at the position of row `table` of the table. */
 static float zfi_rope_angle(const zfi_rope *r, int64_t table, int64_t i)
 {
-    int64_t position = r->l->arg_count > 1 ? zfi_get_integer(&r->l->args[1], table) : table;
+    const int64_t position = r->l->arg_count > 1 ? zfi_get_integer(&r->l->args[1], table)
+                                                 : ZF_INT(r->l, rope, first) + table;
     float angle = (float)position * r->frequencies[i];
     return r->inverse ? -angle : angle;
 }
@@ -291,6 +296,6 @@ static zf_status zfi_cpu_rope(const zf_launch *l)
 
 ZFI_OPERATOR(rope, .infer = zfi_infer_rope, .grad = zfi_grad_rope, .cpu = zfi_cpu_rope,
              .scratch = zfi_scratch_rope, .over = 1,
-             .cuts = "... s! h -> ... s! h {heads/h} | "
+             .cuts = "... s h -> ... s h {heads/h first+s of=s} | "
                      "... h, ... -> ... h {heads/h}",
              .linear_in = 1, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

@@ -7,7 +7,8 @@ typedef struct zfd_rope {
     int64_t count, tables; /* count: pairs of one head in all rows */
     zfd_divisor half;
     int64_t heads;
-    const void *x, *positions; /* positions may be NULL */
+    int64_t first; /* position, where `positions` is NULL */
+    const void *x, *positions;
     void *y;
     bool wide, inverse; /* wide: positions are i64 */
     float by;
@@ -20,7 +21,8 @@ template <class T> __global__ void zfd_rope_kernel(const zfd_rope r)
          n += (int64_t)gridDim.x * blockDim.x) {
         const int64_t row = zfd_divide(n, r.half), i = n - row * r.half.by, half = r.half.by,
                       table = row % r.tables;
-        const int64_t position = r.positions ? zfd_index_at(r.positions, r.wide, table) : table;
+        const int64_t position = r.positions ? zfd_index_at(r.positions, r.wide, table)
+                                             : r.first + table;
         const float angle = (float)position * r.frequencies[i], c = r.by * cosf(angle),
                     s = r.by * (r.inverse ? -sinf(angle) : sinf(angle));
         const T *x = static_cast<const T *>(r.x) + row * r.heads * 2 * half + i;
@@ -49,7 +51,7 @@ static zf_status zfd_cuda_rope(const zf_launch *l)
         r.frequencies[i] = (float)zf_rope_frequency(&d, 2 * half, i);
     r.count = zfd_row_count(x) * half;
     r.half = zfd_divisor_of(half, r.count);
-    r.heads = d.heads;
+    r.heads = d.heads, r.first = ZF_INT(l, rope, first);
     r.tables = positions ? zfd_count(positions) : x->shape.dims[x->shape.rank - 2];
     r.x = x->data, r.y = l->out.data;
     r.positions = positions ? positions->data : NULL;

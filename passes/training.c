@@ -57,8 +57,9 @@ static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
 /* The same of what ranks along context share. */
 static int32_t zfi_context_sections(const zf_training *t)
 {
-    const int32_t ranks = t->context > 0 ? t->context : 1;
-    return t->sections.context > 0 ? t->sections.context : ranks;
+    const int32_t ranks = t->context > 0 ? t->context : 1,
+                  each = ranks > 1 && t->context_kind == ZF_CONTEXT_ZIGZAG ? 2 : 1;
+    return t->sections.context > 0 ? t->sections.context : ranks * each;
 }
 
 static bool zfi_wants_context(const zf_training *t)
@@ -69,7 +70,9 @@ static bool zfi_wants_context(const zf_training *t)
 static zf_status zfi_pass_context(zf_graph *g, const zf_training *t)
 {
     return zf_context(
-        g, &(zf_context_desc){.parts = t->context, .sections = zfi_context_sections(t)});
+        g, &(zf_context_desc){.parts = t->context,
+                              .sections = zfi_context_sections(t),
+                              .kind = t->context_kind});
 }
 
 /* The same of neighbours along data that share experts. */
@@ -390,6 +393,10 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, COUNT, context, 1, "[1,1048576]", .topic = "ranks", .unit = "C",
               .traits = ZF_OPTION_BASIC,
               .help = "ranks that share each sequence: a piece of its tokens each"),
+    ZF_OPTION(zf_training, CHOICE, context_kind, 0, ZFI_CONTEXT_KINDS, .topic = "ranks",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "attention where ranks share sequences: exchange tokens for heads; gather keys "
+                      "and values; the same with equal work under a causal mask"),
     ZF_OPTION(zf_training, TEXT, sequence, 0, NULL, .topic = "ranks", .unit = "tensor|none",
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
               .help = "what ranks along tensor have of sequences between the layers that they share: "

@@ -4,6 +4,26 @@
  *                                        |........|            |########|
  */
 
+/* The dimension is dealt zig-zag. */
+static bool zfi_is_folded(zfi_mesh mesh, const zfi_spread *spread, int32_t d)
+{
+    return spread->at[d] && zfi_is_zigzag(mesh, zfi_axes_last(spread->at[d]));
+}
+
+/* Of a dimension that is dealt zig-zag: rank `place` has two halves, each with half of the sections. */
+static void zfi_fold_share(zf_share *share, const zf_shape *shape, const zfi_spread *spread,
+                           int32_t d, int64_t place)
+{
+    const int64_t each = spread->run[d] ? spread->run[d] : shape->dims[d],
+                  ranks = share->whole.dims[d] / shape->dims[d] /
+                          (spread->section[d].of ? spread->section[d].of : 1),
+                  own = spread->section[d].of / 2, at = spread->section[d].at;
+    if (!own) {
+        share->at[d] = place * each / 2;
+        share->fold[d] = (zfi_zigzag_half(place, ranks, 1) - place - 1) * each / 2;
+    } else share->at[d] = (zfi_zigzag_half(place, ranks, at / own) * own + at % own) * each;
+}
+
 /* The share of the rank of a value of this shape and type. A section is as the part of one of more
  * ranks. */
 static zf_share zfi_share_of(zfi_mesh mesh, const zf_shape *shape, const zfi_spread *spread,
@@ -20,6 +40,7 @@ static zf_share zfi_share_of(zfi_mesh mesh, const zf_shape *shape, const zfi_spr
         share.run[d] = spread->run[d];
         share.at[d] = (place * sections + spread->section[d].at) *
                       (spread->run[d] ? spread->run[d] : shape->dims[d]);
+        if (zfi_is_folded(mesh, spread, d)) zfi_fold_share(&share, shape, spread, d, place);
     }
     return share;
 }

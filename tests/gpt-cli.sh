@@ -185,6 +185,8 @@ check 'sequences and layers' fails 2 "gpt: pretrain: --context and --tensor excl
     refused --ranks 4 --context 2 --tensor 2
 check 'gradients of stages' fails 2 "gpt: pretrain: --tensor and --pipe exclude --dump-grads: ranks have parts of \
 gradients; $list" refused --ranks 2 --pipe 2 --micro-batches 2 --dump-grads "$work/gradients"
+check 'a form of attention of whole sequences' fails 2 "gpt: pretrain: --context-kind is for ranks that share \
+sequences: --context C, or --sections context=S; $list" refused --context-kind gather
 check 'ranks that context does not divide' fails 1 'gpt: --context 3 does not divide the 4 ranks' \
     refused --ranks 4 --context 3
 # Ranks that share layers begin with weights of a folder, and write theirs, as one rank does.

@@ -43,3 +43,4 @@ static void visit_one(void) { visits++; }
 #include "inside/tasks.c"
 #include "inside/visits.c"
 #include "inside/slow.c"
+#include "inside/zigzag.c"

@@ -288,6 +288,7 @@ static const op_case cases[] = {
      "conv_grad_w %1, %2 {stride=[2,1] pad=[1,2] dilation=[1,2] groups=2 taps=[3,3]} : f[6,2,3,3]",
      TERMS, 24, 'X', REFUSED},
     {"rope", "f[2,R,8]", "rope %1 {heads=2 theta=100} : f[2,R,8]", NORM, 6, 0, 0},
+    {"rope", "f[2,R,8]", "rope %1 {heads=2 theta=100 first=3 of=100000} : f[2,R,8]", NORM, 6, 0, 0},
     {"rope", "f[R,6] i[R]", "rope %1, %2 {heads=1 theta=10000 scaling=linear factor=4} : f[R,6]",
      NORM, 6, 0, 0},
     {"rope", "f[2,R,12] i[2,R]",
@@ -392,6 +393,33 @@ static const op_case cases[] = {
      "saved %4 {index=0} : g[1,4,R]\n"
      "attention_grad %1, %4, %5, %2, %3 {heads=4 scale=1 p=0.5 stream=3 causal=true} : f[1,R,12]",
      NORM, 320, 0, REFUSED | RANDOM},
+    {"attention", "f[2,R,12] f[2,1200,6] f[2,1200,6]", /* some of the queries */
+     "attention %1, %2, %3 {heads=4 kv_heads=2 scale=0.5 causal=true window=7 first=100 of=1200} : "
+     "f[2,R,12]",
+     NORM, 160, 0, NO_GRADIENT},
+    {"attention", "f[1,R,6] f[1,1100,6] f[1,1100,6]",
+     "attention %1, %2, %3 {heads=2 scale=0.5 p=0.25 stream=3 window=9 first=17 of=1100} : f[1,R,6]",
+     NORM, 160, 0, RANDOM | NO_GRADIENT},
+    {"attention_backward", "f[2,R,6] f[2,R,6] f[2,N,6] f[2,N,6]",
+     "attention %2, %3, %4 {heads=2 scale=0.5 causal=true} : f[2,R,6]\nsaved %5 {index=0} : g[2,2,R]\n"
+     "attention_backward %1, %5, %6, %2, %3, %4 {heads=2 scale=0.5 causal=true} : f[2,R,6]",
+     NORM, 320, 0, REFUSED},
+    {"attention_backward", "f[1,R,12] f[1,R,12] f[1,1200,6] f[1,1200,6]",
+     "attention %2, %3, %4 {heads=4 kv_heads=2 scale=0.5 causal=true p=0.25 stream=3 first=100 "
+     "of=1200} : f[1,R,12]\nsaved %5 {index=0} : g[1,4,R]\n"
+     "attention_backward %1, %5, %6, %2, %3, %4 {heads=4 kv_heads=2 scale=0.5 causal=true p=0.25 "
+     "stream=3 first=100 of=1200} : f[1,R,12]",
+     NORM, 320, 0, REFUSED | RANDOM},
+    {"saved", "f[2,R,6] f[2,R,6] f[2,N,6] f[2,N,6]",
+     "attention %2, %3, %4 {heads=2 scale=0.5} : f[2,R,6]\nsaved %5 {index=0} : g[2,2,R]\n"
+     "attention_backward %1, %5, %6, %2, %3, %4 {heads=2 scale=0.5} : f[2,R,6]\n"
+     "saved %7 {index=0} : g[2,N,6]",
+     NORM, 320, 'R', REFUSED},
+    {"saved", "f[2,R,6] f[2,R,6] f[2,N,6] f[2,N,6]",
+     "attention %2, %3, %4 {heads=2 scale=0.5} : f[2,R,6]\nsaved %5 {index=0} : g[2,2,R]\n"
+     "attention_backward %1, %5, %6, %2, %3, %4 {heads=2 scale=0.5} : f[2,R,6]\n"
+     "saved %7 {index=1} : g[2,N,6]",
+     NORM, 320, 'R', REFUSED},
     {"saved", "f[2,R,8] f[2,R,24]", /* the bits of sum_to */
      "attention %2 {heads=2 scale=0.5 causal=true} : f[2,R,8]\nsaved %3 {index=0} : g[2,2,R]\n"
      "attention_grad %1, %3, %4, %2 {heads=2 scale=0.5 causal=true} : f[2,R,24]\n"

@@ -212,7 +212,9 @@ TEST(spread_rules_are_checked)
          "its rows are cut over tensor: first must be 0, and of 8"},
         {"%5 = input \"g\" : f32[8]\n"
          "%6 = residual_norm %2, %2, %5, %5 {p=0.5 stream=1 eps=1e-05} : f32[4,8@tensor]\n",
-         "residual_norm is not to be cut, and an operand is cut over tensor"},
+         "%2 is cut over tensor at dimension 1, along which residual_norm is not to be cut"},
+        {"%5 = block_norms %2 : f32[1]\n",
+         "block_norms is not to be cut, and an operand is cut over tensor"},
         {"%5 = input \"w\" : f32[6@tensor,8]\n%6 = input \"y\" : f32[4@tensor,8]\n"
          "%7 = linear %6, %5 : f32[4@tensor,6@tensor]\n",
          "the type has the axis tensor twice"},

@@ -327,6 +327,30 @@ TEST_ONCE(context_gpt)
     check_context(t, GPT, 4, 4);
 }
 
+/* The same, where keys and values are gathered, of which there are fewer heads than ranks. */
+TEST_ONCE(gather_models)
+{
+    static const kind models[] = {LLAMA, BERT, GPT};
+    for (int k = 0; k < 3; k++) {
+        how = (zf_training){.clip = 1, .context_kind = ZF_CONTEXT_GATHER};
+        check_context(t, models[k], 2, 4);
+        how.precision.dtype = ZF_BF16;
+        check_context(t, models[k], 4, 4);
+    }
+}
+
+/* Dropout of embeddings, norms, attention and residuals is one rank's, element for element. */
+TEST_ONCE(context_drops_in_models)
+{
+    dropout = 0.2;
+    for (int kind = ZF_CONTEXT_ULYSSES; kind <= ZF_CONTEXT_ZIGZAG; kind++) {
+        how = (zf_training){.context_kind = kind};
+        check_context(t, BERT, 2, 4);
+        check_context(t, GPT, 2, 4);
+    }
+    dropout = 0;
+}
+
 /* Bias, activation and what is added follow the sum over ranks, also where the activation's
  * argument is saved. */
 TEST_ONCE(tensor_after_a_sum)

@@ -170,8 +170,17 @@ static void run_simplify(call *c)
 
 static void run_context(call *c)
 {
-    const zf_context_desc d = {.parts = (int32_t)take_number(c, "parts"),
-                               .sections = (int32_t)take_number(c, "sections")};
+    zf_context_desc d = {.parts = (int32_t)take_number(c, "parts"),
+                         .sections = (int32_t)take_number(c, "sections")};
+    const char *kind = take_value(c, "kind");
+    zf_training t = {.context_kind = d.kind};
+    char word[80];
+    zf_error error;
+    snprintf(word, sizeof word, "context_kind=%.60s", kind ? kind : "");
+    if (kind &&
+        zf_options_words(&(zf_options){.rows = zf_training_options(), .desc = &t}, word, &error))
+        complain(c, PASS_MISUSED, "%s: %s", c->name, error.text);
+    d.kind = t.context_kind;
     if (ready(c)) ran(c, zf_context(c->graph, &d));
 }
 
@@ -408,7 +417,8 @@ static const pass passes[] = {
     {"cut", "[parts=N] [sections=N] [tokens=fit|cut|whole]",
      "ranks along tensor share layers: heads, and pairs of products",
      run_cut},
-    {"context", "[parts=N] [sections=N]", "ranks along context share sequences, each a piece of all",
+    {"context", "[parts=N] [sections=N] [kind=ulysses|gather|zigzag]",
+     "ranks along context share sequences, each a piece of all",
      run_context},
     {"experts", "[parts=N] [sections=N] [rows=N]", "neighbours along data share experts, some each",
      run_experts},

@@ -14,14 +14,19 @@
  * reader wants stands in deal.c. What sums over tokens is a balanced tree over `sections`
  * (base/tree.c), each section of which is a node on its tokens: the bits are those of any number of
  * ranks with as many sections. Attention exchanges tokens for heads (Jacobs et al. 2023, DeepSpeed
- * Ulysses), so it sees whole sequences, with their masks, positions and documents. */
+ * Ulysses), so it sees whole sequences, with their masks, positions and documents. With
+ * ZF_CONTEXT_GATHER it keeps its rank's queries, and gathers keys and values (gather.c). */
 
-/* Attributes of the node as it runs on one of `parts` parts. */
-static void zfi_context_attributes(const zfi_dealing *c, int32_t id, int64_t parts, zfi_new *n,
-                                   int64_t dims[ZF_MAX_RANK])
+/* Attributes of the node as it runs on section j of `pieces`. The rows of a rank's part are known
+ * where it runs (run/compile/share.c), those of a section of what is whole are not. */
+static void zfi_context_attributes(const zfi_dealing *c, int32_t id, int32_t j, int32_t pieces,
+                                   zfi_new *n, int64_t dims[ZF_MAX_RANK])
 {
     const zfi_tokens *y = &c->at[id];
     const zfi_record *record = c->graph->records[n->op];
+    const int64_t parts = (int64_t)c->d.parts * pieces;
+    if (y->first >= 0 && !n->attributes[y->all].i) n->attributes[y->all].i = y->rows;
+    if (y->first >= 0 && c->d.parts == 1) n->attributes[y->first].i += y->rows / pieces * j;
     for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
         if (y->divided >> a & 1) n->attributes[a].i /= parts;
     if (y->bare) {
@@ -46,7 +51,7 @@ static int32_t zfi_context_append(zfi_dealing *c, int32_t id, int32_t j, int32_t
     if (!args) return 0;
     n.id = pieces > 1 ? 0 : id;
     memcpy(n.attributes, old.attributes, sizeof n.attributes);
-    zfi_context_attributes(c, id, (int64_t)c->d.parts * pieces, &n, dims);
+    zfi_context_attributes(c, id, j, pieces, &n, dims);
     for (int32_t k = 0; k < old.arg_count; k++) {
         const int8_t want = c->wants[c->at[id].wants + k];
         args[k] = zfi_deal(c, old.args[k], want);
@@ -63,7 +68,7 @@ static void zfi_context_join(zfi_dealing *c, int32_t id, int32_t *pieces, int32_
 {
     zfi_tokens *y = &c->at[id];
     if (c->graph->error.status || c->graph->memory.failed) return;
-    if (y->sums) y->id = zfi_sum_sections(c, pieces, count, dtype);
+    if (y->sums) y->id = zfi_sum_sections(c, id, pieces, count, dtype);
     else if (count > 1 && y->cut >= 0) y->id = zfi_beside(c, id, pieces, count);
     else y->id = pieces[0];
 }
@@ -83,7 +88,9 @@ static void zfi_context_cut(zfi_dealing *c, int32_t id)
 {
     zf_graph *g = c->graph;
     const zf_dtype dtype = g->nodes[id].dtype;
-    const int32_t pieces = zfi_context_sums(c, id) ? c->d.sections / c->d.parts : 1;
+    const int32_t pieces = zfi_context_sums(c, id) ? c->d.sections / c->d.parts
+                           : c->at[id].first >= 0  ? zfi_runs_of_part(c)
+                                                   : 1;
     int32_t *made = zfi_calloc(&g->memory, (size_t)pieces, sizeof *made);
     if (!made) return;
     c->at[id].pieces = pieces, c->at[id].piece = (int32_t)zfi_len(c->pieces);
@@ -195,21 +202,38 @@ static void zfi_context_gradients(zfi_dealing *c, const int32_t *order, int32_t 
                 (void)zfi_deal(c, g->nodes[order[i]].args[k], ZFI_UNDEALT);
 }
 
+/* What was gathered for the forward pass is not kept for the backward pass, which gathers again. */
+static void zfi_context_forget(zfi_dealing *c)
+{
+    for (int32_t id = 0; id < c->count && c->d.kind != ZF_CONTEXT_ULYSSES; id++)
+        for (int k = 0; k < 2; k++)
+            if (c->at[id].as_cut[k] == ZFI_UNDEALT) c->at[id].as[k] = 0;
+}
+
+/* The node is that of the loss, with which the forward pass ends. */
+static bool zfi_context_is_loss(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    return node->op == ZF_OP_output && node->role == ZFI_ROLE_LOSS;
+}
+
 static void zfi_context_run(zfi_dealing *c)
 {
     zf_graph *g = c->graph;
     int32_t *order = g->order;
     for (int32_t id = 0; id < c->count; id++)
-        c->at[id].dim = -1, c->at[id].cut = ZFI_UNDEALT, c->at[id].shaped = -1;
+        c->at[id].dim = -1, c->at[id].cut = ZFI_UNDEALT, c->at[id].shaped = c->at[id].first = -1;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status; i++) zfi_tokens_see(c, order[i]);
     if (g->error.status || g->memory.failed) return;
     if (c->d.parts > 1 && zfi_axis_at(&g->axes, c->over) < 0)
         g->axes.axis[g->axes.count++] = (zfi_other_axis){c->over, c->d.parts};
+    if (c->d.parts > 1 && zfi_deals_zigzag(c)) g->axes.zigzag = true;
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
         const bool update = g->nodes[order[i]].update;
         if (update && (!i || !g->nodes[order[i - 1]].update)) zfi_context_gradients(c, order, i);
         zfi_context_node(c, order[i]);
+        if (zfi_context_is_loss(g, order[i])) zfi_context_forget(c);
     }
     zfi_array_free(&g->memory, order);
 }
@@ -224,20 +248,28 @@ static int64_t zfi_context_tokens(const zf_graph *g)
     return 0;
 }
 
+#define ZFI_CONTEXT_KINDS "ulysses|gather|zigzag"
+
 static const zf_option zfi_context_options[] = {
     ZF_OPTION(zf_context_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_context_desc, COUNT, sections, 0, "[0,1048576]", .flag = ""),
+    ZF_OPTION(zf_context_desc, CHOICE, kind, 0, ZFI_CONTEXT_KINDS, .flag = ""),
     {.name = NULL}};
 
 static zf_status zfi_check_context(zfi_dealing *c)
 {
     zf_graph *g = c->graph;
-    if (!c->d.sections) c->d.sections = c->d.parts;
+    if (!c->d.sections) c->d.sections = c->d.parts * (1 + zfi_deals_zigzag(c));
     c->sequence = zfi_context_tokens(g);
     if (c->d.sections % c->d.parts)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_context: %d sections are not divided by %d ranks", (int)c->d.sections,
                         (int)c->d.parts);
+    if (zfi_deals_zigzag(c) && c->d.sections % (2 * c->d.parts))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_context: %d sections are not two for each of %d ranks, nor four, six, "
+                        "...: zigzag deals them in two halves",
+                        (int)c->d.sections, (int)c->d.parts);
     if (g->axes.count)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_context: the ranks have other axes already");
     if (c->sequence % c->d.sections || c->sequence / c->d.sections < 2)
@@ -261,6 +293,8 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_set_apart(g);
+    zfi_set_drops_apart(g);
+    if (c.d.kind != ZF_CONTEXT_ULYSSES) zfi_set_gradients_apart(g);
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);
     if (c.at && !g->error.status) zfi_context_run(&c);

@@ -43,11 +43,12 @@ static int32_t zfi_deal_reshape(zf_graph *g, int32_t x, zf_shape shape)
 static int32_t zfi_deal_exchange(zfi_dealing *c, int32_t x, int32_t from, int32_t to, zf_shape whole)
 {
     zf_graph *g = c->graph;
-    const zf_attribute ranks = {.i = c->d.parts}, over = {.i = c->over};
-    if (from < 0) return zfi_append_nodes(g, part, zfi_with(ranks, over, {.i = to}), x);
+    const zf_attribute ranks = {.i = c->d.parts}, over = {.i = c->over},
+                       zigzag = {.i = zfi_deals_zigzag(c)};
+    if (from < 0) return zfi_append_nodes(g, part, zfi_with(ranks, over, {.i = to}, zigzag), x);
     if (to >= 0)
         return zfi_append_nodes(g, all_to_all, zfi_with(ranks, over, {.i = to}, {.i = from}), x);
-    x = zfi_append_nodes(g, all_gather, zfi_with(ranks, over, {.i = from}), x);
+    x = zfi_append_nodes(g, all_gather, zfi_with(ranks, over, {.i = from}, {.i = 0}, zigzag), x);
     return zfi_deal_reshape(g, x, whole);
 }
 
@@ -140,21 +141,52 @@ static int32_t zfi_beside(zfi_dealing *c, int32_t v, const int32_t *pieces, int3
     return zfi_deal_reshape(g, y, zfi_part_shape(of->shape, dim, c->d.parts));
 }
 
-/* The sum of all sections: a balanced tree of the rank's, then of ranks. */
-static int32_t zfi_sum_sections(zfi_dealing *c, int32_t *pieces, int32_t count, zf_dtype dtype)
+/* The order in which sections are added that are dealt zig-zag, on any number of ranks: the first and
+ * the last, the second and the last but one, ... */
+static void zfi_fold_sections(zfi_dealing *c, int32_t *pieces, int32_t count)
+{
+    zfi_memory *memory = &c->graph->memory;
+    int32_t *own = zfi_calloc(memory, (size_t)count, sizeof *own);
+    if (!own) return;
+    memcpy(own, pieces, (size_t)count * sizeof *own);
+    for (int32_t j = 0; j < count; j++) pieces[j] = own[j % 2 ? count - 1 - j / 2 : j / 2];
+    zfi_free(memory, own, (size_t)count * sizeof *own);
+}
+
+/* A rank's part of the sum of x over ranks, which is v: along its tokens. */
+static int32_t zfi_scatter(zfi_dealing *c, int32_t v, int32_t x)
+{
+    zf_graph *g = c->graph;
+    const zfi_tokens *of = &c->at[v];
+    const bool runs = zfi_has_runs(of);
+    x = zfi_deal_reshape(g, x, runs ? zfi_apart_shape(of) : of->shape);
+    if (x)
+        x = zfi_append_nodes(g, reduce_scatter,
+                             zfi_with({.i = c->d.parts}, {.i = c->over}, {.i = 1},
+                                      {.i = of->dim + runs}, {.i = 0}, {.i = 0},
+                                      {.i = zfi_deals_zigzag(c)}),
+                             x);
+    return zfi_deal_reshape(g, x, zfi_part_shape(of->shape, of->dim, c->d.parts));
+}
+
+/* The sum of all sections of v: a balanced tree of the rank's, then of ranks. */
+static int32_t zfi_sum_sections(zfi_dealing *c, int32_t v, int32_t *pieces, int32_t count,
+                                zf_dtype dtype)
 {
     zf_graph *g = c->graph;
     int32_t x;
     for (int32_t j = 0; j < count; j++)
         if (pieces[j] && zfi_is_half(g->nodes[pieces[j]].dtype))
             pieces[j] = zfi_parallel_cast(g, pieces[j], ZF_F32);
+    if (zfi_deals_zigzag(c)) zfi_fold_sections(c, pieces, count);
     for (; count > 1; count = count / 2 + count % 2) {
         for (int32_t j = 0; j < count / 2; j++)
             pieces[j] = zfi_append_op(g, ZF_OP_add, &pieces[2 * j], 2, NULL);
         if (count % 2) pieces[count / 2] = pieces[count - 1];
     }
     x = pieces[0];
-    if (c->d.parts > 1)
+    if (c->d.parts > 1 && c->at[v].scattered) x = zfi_scatter(c, v, x);
+    else if (c->d.parts > 1)
         x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
                           zfi_with({.i = c->d.parts}, {.i = c->over}, {.i = 1}));
     return zfi_parallel_cast(g, x, dtype);

@@ -3,7 +3,7 @@
  * graph does not change here.
  *
  *     cut at its tokens       what rows of tokens are computed by: most of a model
- *     cut at another one      attention: heads, of all tokens
+ *     cut at another one      attention of ZF_CONTEXT_ULYSSES: heads, of all tokens
  *     whole                   parameters, and what no letter allows to be cut
  *
  * A dimension of tokens follows from the inputs by the letters of operators (graph/cuts.c); a reshape
@@ -24,6 +24,9 @@ typedef struct zfi_tokens {
     int32_t wants;    /* where c->wants has the dimensions of its operands, as `cut` */
     uint32_t divided; /* attributes that are those of a part */
     int32_t shaped;   /* the attribute that is the shape of its result; -1 */
+    int8_t first, all; /* attributes: the number of its first row, and all rows; -1: it has none */
+    int64_t rows;      /* that are all */
+    bool scattered;    /* its sum is cut at its tokens: each rank makes a part of it */
     int32_t of;       /* what it is a reshape of; 0: it is none */
     int32_t flat;     /* an operand that it has all values of; 0 */
     /* On a rank: */
@@ -49,11 +52,22 @@ typedef struct zfi_dealing {
     int32_t count; /* of nodes */
 } zfi_dealing;
 
+/* A rank's part is two halves of it. */
+static bool zfi_deals_zigzag(const zfi_dealing *c) { return c->d.kind == ZF_CONTEXT_ZIGZAG; }
+
+/* In how many runs a rank's part lies in the whole. */
+static int32_t zfi_runs_of_part(const zfi_dealing *c)
+{
+    return zfi_deals_zigzag(c) && c->d.parts > 1 ? 2 : 1;
+}
+
 /* The cuts of a node; `bare`: those of a product that sums in sections, with nothing after it. */
 static bool zfi_tokens_cuts(const zfi_dealing *c, int32_t id, bool bare, zfi_cuts *cuts)
 {
     zfi_node node = c->graph->nodes[id];
     const zfi_record *record = c->graph->records[node.op];
+    zf_attribute *of = zfi_attribute_in(record, node.attributes, "of");
+    if (of && !of->i && c->d.kind != ZF_CONTEXT_ULYSSES) of->i = c->sequence; /* as it becomes */
     if (!bare) return zfi_cut_of(c->graph, &node, cuts);
     if (!zfi_may_have_sections(c->graph, &node) || node.arg_count > 2) return false;
     zfi_attribute_in(record, node.attributes, "sections")->i = c->d.sections;
@@ -63,19 +77,22 @@ static bool zfi_tokens_cuts(const zfi_dealing *c, int32_t id, bool bare, zfi_cut
 
 /* ------------------------------------------------------------------------------------- letters */
 
-/* A part has several elements: of one, a reshape does not say whether it is cut. */
-static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l)
-{
-    return l >= 0 && !cuts->letter[l].whole && cuts->letter[l].first < 0 &&
-           cuts->letter[l].most % c->d.sections == 0 && cuts->letter[l].size > c->d.sections;
-}
-
 /* A value has the letter. */
 static bool zfi_has_letter(const zfi_cuts *cuts, int32_t value, int32_t l)
 {
     for (int32_t d = 0; d < ZF_MAX_RANK; d++)
         if (cuts->given[value] && cuts->at[value][d] == l) return true;
     return false;
+}
+
+/* A part has several elements: of one, a reshape does not say whether it is cut. Of rows that are
+ * counted each has a row of the result, which those of a table have not. */
+static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l)
+{
+    return l >= 0 && !cuts->letter[l].whole &&
+           (cuts->letter[l].first < 0 ||
+            (c->d.kind != ZF_CONTEXT_ULYSSES && zfi_has_letter(cuts, ZFI_CUT_RESULT, l))) &&
+           cuts->letter[l].most % c->d.sections == 0 && cuts->letter[l].size > c->d.sections;
 }
 
 /* The letter of tokens, where it is that of all operands that have tokens; -1: it is not, or not to
@@ -105,6 +122,19 @@ static int32_t zfi_letter_of_all(const zfi_dealing *c, const zfi_node *node, con
         l = cuts->at[k][x->cut];
     }
     return zfi_letter_fits(c, cuts, l) && zfi_has_letter(cuts, ZFI_CUT_RESULT, l) ? l : -1;
+}
+
+/* The letter of the first operand's tokens, where the result has it: rows of attention, for which
+ * other operands are whole; -1: it is not to be cut. */
+static int32_t zfi_letter_of_rows(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
+{
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++) {
+        const int8_t dim = c->at[node->args[k]].dim;
+        const int32_t l = dim >= 0 && cuts->given[k] ? cuts->at[k][dim] : -1;
+        if (dim < 0) continue;
+        return zfi_letter_fits(c, cuts, l) && zfi_has_letter(cuts, ZFI_CUT_RESULT, l) ? l : -1;
+    }
+    return -1;
 }
 
 /* A letter of the first operand that is cut, which has tokens, other than these, that the result has too: heads;
@@ -141,12 +171,22 @@ static void zfi_tokens_label(const zfi_dealing *c, const zfi_node *node, const z
     }
 }
 
+/* A sum of ranks that has tokens of its own: keys, of sums over queries. Not of the first dimension,
+ * along which a collective is flat. */
+static bool zfi_is_scattered(const zfi_tokens *y)
+{
+    return y->dim > 0 || (!y->dim && y->run != y->shape.dims[0] && y->shape.rank < ZF_MAX_RANK);
+}
+
 /* How a value of the node is, where the node is cut by a letter; -1: it is whole. */
-static void zfi_tokens_cut(const zfi_cuts *cuts, int32_t l, int32_t value, zfi_tokens *y)
+static void zfi_tokens_cut(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l, int32_t value,
+                           zfi_tokens *y)
 {
     for (int32_t d = 0; d < y->shape.rank && l >= 0; d++)
         if (cuts->given[value] && cuts->at[value][d] == l) y->cut = (int8_t)d;
     y->sums = l >= 0 && y->cut == ZFI_UNDEALT && zfi_cut_sums(cuts, l, value);
+    y->scattered = y->sums && c->d.kind != ZF_CONTEXT_ULYSSES && zfi_is_scattered(y);
+    if (y->scattered) y->cut = y->dim;
 }
 
 /* Notes how the node wants its operands: those that have the letter are cut along it. */
@@ -213,7 +253,9 @@ static int32_t zfi_tokens_choose(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
     if (l >= 0 && c->layer && zfi_sum_is_larger(c, id, cuts, l)) l = -1, c->at[id].bare = false;
     if (l >= 0) zfi_tokens_give(c, node, cuts, l);
     if (l >= 0 || c->layer) return l;
-    return zfi_tokens_cuts(c, id, false, cuts) ? zfi_letter_of_heads(c, node, cuts) : -1;
+    if (!zfi_tokens_cuts(c, id, false, cuts)) return -1;
+    return c->d.kind == ZF_CONTEXT_ULYSSES ? zfi_letter_of_heads(c, node, cuts)
+                                           : zfi_letter_of_rows(c, node, cuts);
 }
 
 /* ----------------------------------------------------------------------------- between layers */
@@ -288,16 +330,19 @@ static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const char *name = g->records[node->op]->name;
     const zf_attribute *p = zfi_attribute_of(g, node, "p");
-    if (p ? p->f > 0 : zfi_node_stream(g, node) >= 0)
+    if (zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node))
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 c->d.kind == ZF_CONTEXT_ULYSSES
+                     ? "zf_context: %s %%%d cannot be cut into %d parts, neither by tokens nor by "
+                       "heads: heads and key-value heads must be multiples of that"
+                     : "zf_context: %s %%%d is not to be cut by the tokens of its first operand, "
+                       "into %d parts",
+                 name, (int)id, (int)c->d.sections);
+    else if (p ? p->f > 0 : zfi_node_stream(g, node) >= 0)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_context: %s %%%d draws random numbers, which are those of a whole tensor: it "
                  "is not cut over context",
                  name, (int)id);
-    else if (zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node))
-        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_context: %s %%%d cannot be cut into %d parts, neither by tokens nor by heads: "
-                 "heads and key-value heads must be multiples of that",
-                 name, (int)id, (int)c->d.sections);
 }
 
 static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
@@ -318,14 +363,15 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
     zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT, y);
     if (l < 0) return;
     zfi_tokens_wants(c, id, &cuts, l);
-    zfi_tokens_cut(&cuts, l, ZFI_CUT_RESULT, y);
+    zfi_tokens_cut(c, &cuts, l, ZFI_CUT_RESULT, y);
     y->by_letter = true, y->divided = cuts.letter[l].divided, y->shaped = cuts.shape;
+    y->first = cuts.letter[l].first, y->all = cuts.letter[l].of, y->rows = cuts.letter[l].size;
     for (int32_t k = 0; k < ZF_MAX_SAVED; k++) {
         zfi_tokens *s = &c->at[node->saved[k]];
         if (!node->saved[k]) continue;
         s->shape = c->graph->nodes[node->saved[k]].shape;
         zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT + 1 + k, s);
-        zfi_tokens_cut(&cuts, l, ZFI_CUT_RESULT + 1 + k, s);
+        zfi_tokens_cut(c, &cuts, l, ZFI_CUT_RESULT + 1 + k, s);
     }
 }
 

@@ -355,11 +355,16 @@ static const char *wrong_axes(const settings *o)
 static const char *wrong_context(const settings *o)
 {
     const zf_training *t = &o->training;
-    if (t->context < 2 && t->sections.context < 2) return NULL;
+    if (t->context < 2 && t->sections.context < 2)
+        return t->context_kind ? "--context-kind is for ranks that share sequences: --context C, or "
+                             "--sections context=S"
+                           : NULL;
     if (t->context > 1 && t->sections.context && t->sections.context % t->context)
         return "--sections context=S: S must be a multiple of --context";
     if (t->tensor > 1 || t->sections.tensor > 1) return "--context and --tensor exclude each other";
     if (t->stages.ranks > 1) return "--context and --pipe exclude each other";
+    if (t->context_kind && o->device.kind != DEVICE_CPU)
+        return "--context-kind gather and zigzag are for --device cpu";
     if (o->memory) return "--context and --memory exclude each other";
     return NULL;
 }

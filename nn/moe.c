@@ -150,6 +150,9 @@ ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc)
     if (!(d.capacity >= 0) || d.capacity > (double)d.experts || (d.capacity > 0 && d.rows))
         return zf_fail(x, "zf_moe: capacity = %g must be 0 to the number of experts, and has no rows",
                        d.capacity);
+    if (!(d.capacity > 0) && (d.random || d.least))
+        return zf_fail(x, "zf_moe: %s is of a capacity, and there is none: nothing is dropped",
+                       d.random ? "random" : "least");
     if (!d.k) d.k = 2;
     if (!d.intermediate) d.intermediate = 4 * s.dims[s.rank - 1];
     y = zfi_moe(zf_reshape(x, ZF_SHAPE(-1, s.dims[s.rank - 1])), &d, &names, &parts);
@@ -187,20 +190,33 @@ static zf_tensor zfi_moe_probability(const zf_moe_parts *p, zf_tensor mask)
     return zfi_moe_mean(scores, mask);
 }
 
+/* A layer's loss: experts f P / k, summed over experts. */
+static zf_tensor zfi_moe_balance_of(const zf_moe_parts *layer, zf_tensor f, zf_tensor p)
+{
+    const double experts = (double)zf_tensor_shape(layer->scores).dims[1],
+                 k = (double)zf_tensor_shape(layer->experts).dims[1];
+    return zf_scale(zf_sum(zf_mul(f, p)), experts / k);
+}
+
 ZF_API zf_tensor zf_moe_balance_loss(const zf_moe_parts *layers, int64_t count, zf_tensor mask,
                                      zf_moe_balance form)
 {
     zf_tensor shares = ZF_NONE, probability = ZF_NONE, sum = ZF_NONE;
-    double experts, k;
+    int64_t experts;
     if (!layers || count < 1 || !zf_valid(layers[0].scores))
         return zf_fail(layers ? layers[0].scores : ZF_NONE, "zf_moe_balance_loss: there is no layer");
-    experts = (double)zf_tensor_shape(layers[0].scores).dims[1];
-    k = (double)zf_tensor_shape(layers[0].experts).dims[1];
+    experts = zf_tensor_shape(layers[0].scores).dims[1];
     for (int64_t i = 0; i < count; i++) {
-        const zf_tensor f = zfi_moe_shares(&layers[i], mask),
-                        p = zfi_moe_probability(&layers[i], mask);
+        const int64_t its = zf_tensor_shape(layers[i].scores).dims[1];
+        zf_tensor f, p;
+        if (form == ZF_BALANCE_POOLED && its != experts)
+            return zf_fail(layers[i].scores,
+                           "zf_moe_balance_loss: layer %lld has %lld experts and layer 0 has %lld: "
+                           "only layers with as many are pooled",
+                           (long long)i, (long long)its, (long long)experts);
+        f = zfi_moe_shares(&layers[i], mask), p = zfi_moe_probability(&layers[i], mask);
         if (form == ZF_BALANCE_LAYERS) {
-            const zf_tensor one = zf_scale(zf_sum(zf_mul(f, p)), experts / k);
+            const zf_tensor one = zfi_moe_balance_of(&layers[i], f, p);
             sum = i ? zf_add(sum, one) : one;
         } else {
             shares = i ? zf_add(shares, f) : f;
@@ -208,7 +224,7 @@ ZF_API zf_tensor zf_moe_balance_loss(const zf_moe_parts *layers, int64_t count, 
         }
     }
     if (form == ZF_BALANCE_LAYERS) return sum;
-    return zf_scale(zf_sum(zf_mul(shares, probability)), experts / (double)(count * count));
+    return zf_scale(zf_sum(zf_mul(shares, probability)), (double)experts / (double)(count * count));
 }
 
 ZF_API zf_tensor zf_moe_z_loss(const zf_moe_parts *layers, int64_t count, zf_tensor mask)

@@ -425,6 +425,47 @@ TEST_ONCE(moe_has_the_same_bits_on_ranks)
         if (!strstr(text, (part))) CHECK_TEXT((t), text, (part));                                  \
     } while (0)
 
+/* Layers of other experts and choices: the loss is the sum of those of each. */
+TEST(moe_balance_of_layers_that_differ)
+{
+    zf_graph *g = graph_new(t);
+    zf_moe_parts parts[2];
+    zf_program *p;
+    double x[T * H], sum, one[2];
+    zf_tensor in, all, each[2];
+    NEED(t, g, NULL);
+    in = zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H));
+    for (int i = 0; i < 2; i++) {
+        zf_push(g, "%d", i);
+        zf_moe(in, &(zf_moe_desc){.experts = 2 + i, .k = 1 + i, .parts = &parts[i]});
+        zf_pop(g);
+        each[i] = zf_output(zf_moe_balance_loss(&parts[i], 1, ZF_NONE, ZF_BALANCE_LAYERS),
+                            i ? "second" : "first");
+    }
+    all = zf_output(zf_moe_balance_loss(parts, 2, ZF_NONE, ZF_BALANCE_LAYERS), "all");
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    for (int i = 0; i < T * H; i++) x[i] = number(i, 1);
+    OK(t, zf_write(p, in, x, sizeof x), zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, all, &sum, sizeof sum), zf_program_error(p));
+    for (int i = 0; i < 2; i++)
+        OK(t, zf_read(p, each[i], &one[i], sizeof *one), zf_program_error(p));
+    CHECK(t, one[1] > 0 && fabs(sum - one[0] - one[1]) < 1e-14);
+}
+
+/* The pooled loss of a layer of 2 experts and one of 3. */
+static zf_tensor pooled_of_two(zf_tensor x)
+{
+    zf_moe_parts parts[2];
+    for (int i = 0; i < 2; i++) {
+        zf_push(x.graph, "%d", i);
+        zf_moe(x, &(zf_moe_desc){.experts = 2 + i, .parts = &parts[i]});
+        zf_pop(x.graph);
+    }
+    return zf_moe_balance_loss(parts, 2, ZF_NONE, ZF_BALANCE_POOLED);
+}
+
 TEST(moe_misuse)
 {
     zf_graph *g;
@@ -435,6 +476,12 @@ TEST(moe_misuse)
     SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 2, .capacity = 3}),
          "zf_moe: capacity = 3 must be 0 to the number of experts, and has no rows");
     SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 2, .k = 3}), "k = 3 of 2 experts");
+    SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 2, .random = true}),
+         "zf_moe: random is of a capacity, and there is none: nothing is dropped");
+    SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 2, .least = 4}), "zf_moe: least is of a capacity");
+    SAYS(t, pooled_of_two(x),
+         "zf_moe_balance_loss: layer 1 has 3 experts and layer 0 has 2: only layers with as many are "
+         "pooled");
     SAYS(t, zf_moe_balance_loss(&(zf_moe_parts){.scores = x}, 0, ZF_NONE, ZF_BALANCE_POOLED),
          "zf_moe_balance_loss: there is no layer");
     SAYS(t, zf_moe_z_loss(&(zf_moe_parts){.logits = x}, 0, ZF_NONE),

@@ -81,8 +81,8 @@ zf_tensor llm_experts(zf_tensor x, const llm_config *c, llm_routers *routers)
                            .gated = true,
                            .normalize = c->normalize != 0,
                            .capacity = routers->trains ? c->of.capacity : 0,
-                           .least = 1,
-                           .random = c->of.random != 0,
+                           .least = routers->trains && c->of.capacity > 0,
+                           .random = routers->trains && c->of.random != 0,
                            .std = ZF_GIVEN(c->std),
                            .names = &llm_family_of(c)->expert_names,
                            .parts = &parts};

@@ -412,6 +412,24 @@ holds '10^12 parameters: planned in 100 MB' "$(of plan_peak_bytes) < 100000000"
 fails 1 "zf-plan: stage 0 takes $(of peak) bytes, $(($(of peak) - 1048576)) more than the limit of 1048576" \
     --model gpt $large --micro-batches 64 --memory 1M
 
+# Experts over p ranks: rows both ways, forward and backward, for each token min(k, E/p) rows to each
+# rank, and where those of E experts are.
+moe='--config docs/data/moe.json --seq 32 --batch 4 --world 4'
+# shellcheck disable=SC2086
+planned $moe --expert 4 --zero 3
+is 'experts: what a rank exchanges' "$(sent all_to_all)" \
+    $((2 * (4 * (4 * 4 * 32 * 1) * 48 * 4 + 4 * 8) * 3 / 4))
+# shellcheck disable=SC2086
+planned $moe --expert 2
+is 'experts: fewer ranks, more choices of each' "$(sent all_to_all)" \
+    $((2 * (4 * (2 * 4 * 32 * 2) * 48 * 4 + 4 * 8) / 2))
+# shellcheck disable=SC2086
+misused '--expert is of a layout that is given: without --fit and --search' $moe --expert 2 --search --device 1G
+# shellcheck disable=SC2086
+misused '--expert and its sections, 8, must divide the 4 ranks along data' $moe --expert 2 --sections expert=8
+# shellcheck disable=SC2086
+misused '--sections expert=3 is no multiple of --expert 2' $moe --expert 2 --sections expert=3
+
 # Sequences over c ranks: q and what attention makes, k and v of half as many heads, forward and
 # backward, each (c-1)/c of a piece.
 planned --config docs/data/llama.json --seq 32 --batch 2 --world 4 --context 2

@@ -198,6 +198,24 @@ static bool settle_schedule(options *o)
     return name != NULL;
 }
 
+/* Neighbours along data that share experts; a status + 1 where they cannot. */
+static int settle_experts(const options *o)
+{
+    const int32_t ranks = o->t.expert > 1 ? o->t.expert : 1,
+                  sections = o->t.sections.expert > ranks ? o->t.sections.expert : ranks;
+    if (sections > 1 && (o->fit || o->search))
+        return misuse("--expert is of a layout that is given: without --fit and --search") + 1;
+    if (sections % ranks)
+        return misuse("--sections expert=%d is no multiple of --expert %d", (int)sections,
+                      (int)ranks) +
+               1;
+    if (o->data % sections)
+        return misuse("--expert and its sections, %d, must divide the %lld ranks along data",
+                      (int)sections, (long long)o->data) +
+               1;
+    return 0;
+}
+
 /* The ranks along each axis; a status + 1 where the world is not their product. */
 static int settle_axes(options *o)
 {
@@ -225,6 +243,7 @@ static int settle_axes(options *o)
         return misuse("--svg and --html are of a rank that has all layers: without --pipe and "
                       "--search") +
                1;
+    if (o->search && settle_experts(o)) return settle_experts(o);
     if (o->search && context > 1)
         return misuse("--search finds ranks along tensor and pipe: without --context") + 1;
     if (o->search) return 0; /* which finds them */
@@ -242,6 +261,7 @@ static int settle_axes(options *o)
         return misuse("--sections tensor=%d is no multiple of --tensor %lld",
                       (int)o->t.sections.tensor, (long long)tensor) +
                1;
+    if (settle_experts(o)) return settle_experts(o);
     if (o->pipe > 1 && !zf_pipe_text(&o->schedule, NULL, 0, &error))
         return misuse("%s", error.text) + 1;
     return 0;

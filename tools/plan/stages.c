@@ -134,12 +134,12 @@ void plan_stages_free(stages_plan *p)
 
 size_t plan_sent(const zf_plan *plan, plan_axis axis)
 {
-    static const zf_over overs[PLAN_AXES][4] = {
-        {ZF_OVER_ALL, ZF_OVER_NODE, ZF_OVER_LOCAL, ZF_OVER_DATA},
-        {ZF_OVER_CONTEXT, ZF_OVER_CONTEXT, ZF_OVER_CONTEXT, ZF_OVER_CONTEXT},
-        {ZF_OVER_TENSOR, ZF_OVER_GROUP, ZF_OVER_COPIES, ZF_OVER_COPIES},
-        {ZF_OVER_PIPE, ZF_OVER_PIPE, ZF_OVER_PIPE, ZF_OVER_PIPE}};
-    static const int kinds[PLAN_AXES] = {4, 1, 3, 1};
+    static const zf_over overs[PLAN_AXES][6] = {
+        {ZF_OVER_ALL, ZF_OVER_NODE, ZF_OVER_LOCAL, ZF_OVER_DATA, ZF_OVER_EXPERT, ZF_OVER_OWNERS},
+        {ZF_OVER_CONTEXT},
+        {ZF_OVER_TENSOR, ZF_OVER_GROUP, ZF_OVER_COPIES},
+        {ZF_OVER_PIPE}};
+    static const int kinds[PLAN_AXES] = {6, 1, 3, 1};
     size_t bytes = 0;
     for (int k = 0; k < kinds[axis]; k++) {
         const zf_traffic *t = &plan->traffic_over[overs[axis][k]];

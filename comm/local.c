@@ -140,7 +140,8 @@ static void zfi_local_missing(zf_local *g, const zfi_channel *channel, const zf_
 static bool zfi_same_call(const zf_collective *a, const zf_collective *b)
 {
     return a->op == b->op && a->node == b->node && a->dtype == b->dtype && a->count == b->count &&
-           a->add == b->add && a->tree == b->tree && a->run == b->run && (!zfi_has_root(a->op) || a->root == b->root);
+           a->add == b->add && a->tree == b->tree && a->run == b->run &&
+           (!zfi_has_root(a->op) || a->root == b->root);
 }
 
 /* Joins the next meeting as number `rank`: false if the ranks have failed, or fail here because

@@ -309,8 +309,9 @@ static void zfi_spread_experts(zfi_spreading *c, const zfi_cuts *cuts, int32_t v
             if (cuts->given[k] && zfi_is_of_experts(cuts, cuts->at[k][d]) &&
                 zfi_is_float(c->graph->nodes[node->args[k]].dtype) &&
                 zfi_spread_arg(c, k)->at[d] != zfi_axes_add(0, ZF_OVER_EXPERT))
-                zfi_spread_fail(c, "%%%d must be cut over expert at dimension %d: its rows are those "
-                                   "of all ranks along that",
+                zfi_spread_fail(c,
+                                "%%%d must be cut over expert at dimension %d: its rows are those "
+                                "of all ranks along that",
                                 (int)node->args[k], (int)d);
     for (int32_t d = 0; d < ZF_MAX_RANK && c->shared; d++)
         if (cuts->given[value] && zfi_is_of_experts(cuts, cuts->at[value][d]))

@@ -416,8 +416,8 @@ static int32_t zfi_shards_at(const zf_graph *g, int32_t id)
                               ? &node->spread
                               : &g->nodes[node->args[0]].spread;
     const uint8_t experts = zfi_axis_bit(ZF_OVER_EXPERT);
-    return g->shards / ((zfi_spread_cut(s) | s->differs) & experts ? zfi_mesh_experts(zfi_mesh_of(g))
-                                                                   : 1);
+    return g->shards /
+           ((zfi_spread_cut(s) | s->differs) & experts ? zfi_mesh_experts(zfi_mesh_of(g)) : 1);
 }
 
 /* Checks the world of the node. */

@@ -259,13 +259,13 @@ static zf_status zfi_block_overflow(const zf_launch *l, const zfi_expert_plan *p
     int64_t most;
     const int64_t choices = zfi_block_choices(p, b, &most);
     const double mean = (double)(p->tokens * p->k) / (double)p->blocks;
-    return zfi_fail(l->error, ZF_ERR_ARGUMENT,
-                    "expert_rows %%%d: %lld choices of experts %lld to %lld on rank %d, %lld of them "
-                    "of expert %lld, and there are %lld rows; %.2f times the mean of %g would do",
-                    (int)l->node, (long long)choices, (long long)(b * each),
-                    (long long)((b + 1) * each - 1), (int)l->run->rank, (long long)p->counts[most],
-                    (long long)most, (long long)(p->rows / p->blocks),
-                    ceil((double)choices / mean * 100) / 100, mean);
+    return zfi_fail(
+        l->error, ZF_ERR_ARGUMENT,
+        "expert_rows %%%d: %lld choices of experts %lld to %lld on rank %d, %lld of them "
+        "of expert %lld, and there are %lld rows; %.2f times the mean of %g would do",
+        (int)l->node, (long long)choices, (long long)(b * each), (long long)((b + 1) * each - 1),
+        (int)l->run->rank, (long long)p->counts[most], (long long)most,
+        (long long)(p->rows / p->blocks), ceil((double)choices / mean * 100) / 100, mean);
 }
 
 /* The error that there are more choices than rows: the largest expert, and the rows that would do. */

@@ -67,8 +67,9 @@ static zf_status zfi_infer_grouped_outer(zfi_infer *c)
     zf_status status;
     if (a->rank != 2 || b->rank != 2 || a->dims[0] != b->dims[0])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "a [rows, n] and b [rows, k] are needed");
-    c->shape = ZF_SHAPE(c->args[2]->shape.rank ? c->args[2]->shape.dims[0] / zfi_max(sources, 1) : 0,
-                        a->dims[1], b->dims[1]);
+    c->shape =
+        ZF_SHAPE(c->args[2]->shape.rank ? c->args[2]->shape.dims[0] / zfi_max(sources, 1) : 0,
+                 a->dims[1], b->dims[1]);
     if (sections < 0 || sections % zfi_max(sources, 1) || (sources > 1 && !sections))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "sections = %lld must be a multiple of sources = %lld",
@@ -319,7 +320,8 @@ static void zfi_outer_of_expert(const zf_launch *l, int64_t expert)
         for (int k = zfi_tree_merges(s, sources); k > 0; k--, depth--) {
             char *to = depth > 1 ? open + (size_t)(depth - 1) * zfi_outer_bytes(l) : out,
                  *from = open + (size_t)depth * zfi_outer_bytes(l);
-            zfi_outer_sum add = {zfi_cpu_of(l)->isa, (float *)(void *)to, (float *)(void *)from, each};
+            zfi_outer_sum add = {zfi_cpu_of(l)->isa, (float *)(void *)to, (float *)(void *)from,
+                                 each};
             zfi_pool_run(zfi_cpu_of(l)->pool, (each + ZFI_OUTER_GRAIN - 1) / ZFI_OUTER_GRAIN,
                          zfi_outer_add, &add);
         }

@@ -399,21 +399,24 @@ static const zf_option zfi_training_options[] = {
                       "and values; the same with equal work under a causal mask"),
     ZF_OPTION(zf_training, TEXT, sequence, 0, NULL, .topic = "ranks", .unit = "tensor|none",
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
-              .help = "what ranks along tensor have of sequences between the layers that they share: "
-                      "a part of the tokens each, or all; without it a part, where sections divide "
-                      "the tokens"),
+              .help =
+                  "what ranks along tensor have of sequences between the layers that they share: "
+                  "a part of the tokens each, or all; without it a part, where sections divide "
+                  "the tokens"),
     ZF_OPTION(zf_training, COUNT, expert, 1, "[1,1048576]", .topic = "ranks", .unit = "P",
               .traits = ZF_OPTION_BASIC,
               .help = "neighbours along data that share the experts of each layer: some each"),
     ZF_OPTION(zf_training, NUMBER, expert_rows, 0, "[0,1e4]", .topic = "ranks", .unit = "F",
               .with = "expert",
-              .help = "rows for which there is room on the rank of an expert, from each of these: F "
-                      "times the mean; more are an error; 0: as many as there can be"),
-    ZF_OPTION(zf_training, DESC, sections, 0, NULL, .topic = "ranks", .flag = "sections",
-              .rows = zfi_sections_options, .traits = ZF_OPTION_CHANGES,
               .help =
-                  "sections of sums over what ranks share; runs with as many have the same bits "
-                  "on any number of ranks that divides it; without it --tensor, --context and --expert"),
+                  "rows for which there is room on the rank of an expert, from each of these: F "
+                  "times the mean; more are an error; 0: as many as there can be"),
+    ZF_OPTION(
+        zf_training, DESC, sections, 0, NULL, .topic = "ranks", .flag = "sections",
+        .rows = zfi_sections_options, .traits = ZF_OPTION_CHANGES,
+        .help =
+            "sections of sums over what ranks share; runs with as many have the same bits "
+            "on any number of ranks that divides it; without it --tensor, --context and --expert"),
     ZF_OPTION(zf_training, DESC, stages, 0, NULL, .rows = zfi_stages_options),
     ZF_OPTION(zf_training, TEXT, order, 0, NULL, .topic = "ranks", .unit = "AXIS,AXIS,...",
               .help = "axes of the ranks, the slowest first; without it pipe,data,context,tensor: "

@@ -150,11 +150,12 @@ TEST(context_goes_with_what_it_can)
         CHECK_TEXT(t, zf_graph_error(g),
                    k == 4 ? "zf_passes: ranks along context share no experts yet: context and "
                             "sections.context must be left out with expert and sections.expert"
-                   : k == 3 ? "zf_passes: fit plans ranks that have all layers whole; it must be left "
-                            "out with tensor, context, expert, sections or stages"
-                          : "zf_passes: ranks along context share no layers yet: context and "
-                            "sections.context must be left out with tensor, sections.tensor or "
-                            "stages");
+                   : k == 3
+                       ? "zf_passes: fit plans ranks that have all layers whole; it must be left "
+                         "out with tensor, context, expert, sections or stages"
+                       : "zf_passes: ranks along context share no layers yet: context and "
+                         "sections.context must be left out with tensor, sections.tensor or "
+                         "stages");
         zf_graph_free(g);
     }
 }

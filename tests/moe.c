@@ -480,7 +480,8 @@ TEST(moe_misuse)
          "zf_moe: random is of a capacity, and there is none: nothing is dropped");
     SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 2, .least = 4}), "zf_moe: least is of a capacity");
     SAYS(t, pooled_of_two(x),
-         "zf_moe_balance_loss: layer 1 has 3 experts and layer 0 has 2: only layers with as many are "
+         "zf_moe_balance_loss: layer 1 has 3 experts and layer 0 has 2: only layers with as many "
+         "are "
          "pooled");
     SAYS(t, zf_moe_balance_loss(&(zf_moe_parts){.scores = x}, 0, ZF_NONE, ZF_BALANCE_POOLED),
          "zf_moe_balance_loss: there is no layer");

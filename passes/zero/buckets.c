@@ -34,7 +34,8 @@ typedef struct zfi_cutter {
     zf_graph *graph;
     int64_t bucket_bytes;
     int64_t unit; /* a parameter's place and a shard are multiples of so many elements */
-    int32_t *sections; /* by node, for a parameter: of the sum of its gradient over data; 0, 1: none */
+    int32_t
+        *sections; /* by node, for a parameter: of the sum of its gradient over data; 0, 1: none */
     zfi_member *members; /* growing arrays */
     zfi_bucket *buckets;
     int32_t *atoms; /* where each atom begins, an index into members */
@@ -64,7 +65,8 @@ static bool zfi_is_of_expert(const zfi_node *leaf)
 static bool zfi_same_kind(const zfi_cutter *c, int32_t x, int32_t y)
 {
     const zfi_node *a = &c->graph->nodes[x], *b = &c->graph->nodes[y];
-    if (c->sections[x] != c->sections[y] || zfi_is_of_expert(a) != zfi_is_of_expert(b)) return false;
+    if (c->sections[x] != c->sections[y] || zfi_is_of_expert(a) != zfi_is_of_expert(b))
+        return false;
     return a->dtype == b->dtype && a->stage == b->stage && zfi_is_frozen(a) == zfi_is_frozen(b) &&
            (zfi_is_frozen(a) || zfi_same_group(a, b));
 }

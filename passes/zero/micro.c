@@ -602,7 +602,8 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
         for (int32_t m = bucket->first; m < bucket->first + bucket->count; m++)
             if (z->gradient[m]) {
                 int32_t whole = zfi_sliced(z, m);
-                args[count] = zfi_unrounded(z, f, whole ? whole : z->packed[m]), at[count++] = z->cut.members[m].at;
+                args[count] = zfi_unrounded(z, f, whole ? whole : z->packed[m]),
+                at[count++] = z->cut.members[m].at;
                 if (whole) m += zfi_pieces(z, m) - 1;
             }
         id = zfi_append_op(g, ZF_OP_pack, args, count,

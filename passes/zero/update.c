@@ -324,7 +324,8 @@ static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, const int32_t *updates,
     if (!leaves) return zfi_graph_nomem(g), 0;
     for (int32_t m = 0; m < bucket->count; m++)
         leaves[m] = updates[m] ? g->nodes[updates[m]].args[k] : 0;
-    id = zfi_append_bucket(z, bucket, leaves, zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0, false);
+    id =
+        zfi_append_bucket(z, bucket, leaves, zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0, false);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);

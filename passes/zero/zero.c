@@ -89,7 +89,8 @@ static void zfi_find_sections(zfi_zero *z)
         if (node->op != ZF_OP_gradient) continue;
         param = &g->nodes[node->args[0]], sum = &g->nodes[zfi_raw_gradient(g, node->args[1])];
         if (sum->op == ZF_OP_cast) sum = &g->nodes[sum->args[0]];
-        sections = zfi_attribute_of(g, sum, "sources") ? zfi_attribute_of(g, sum, "sections") : NULL;
+        sections =
+            zfi_attribute_of(g, sum, "sources") ? zfi_attribute_of(g, sum, "sections") : NULL;
         if (sections) z->cut.sections[node->args[0]] = (int32_t)sections->i;
         if (zfi_is_of_expert(param) && (!sections || sections->i < 1))
             zfi_zero_fail(z, g->order[i], "it is cut over experts, and its gradient is no sum over "

@@ -17,7 +17,8 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     if (zfi_leaves_state(p, node)) return false;
     k = zfi_viewed(g, node, &at);
     if (k < 0 || zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_writes_into(g, id, k)) return true;
-    if (at < 0) at = (int64_t)zfi_node_bytes(node) * zfi_shard_here(&p->run, ZF_INT(node, shard, world));
+    if (at < 0)
+        at = (int64_t)zfi_node_bytes(node) * zfi_shard_here(&p->run, ZF_INT(node, shard, world));
     return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
 }
 

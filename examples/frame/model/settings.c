@@ -376,7 +376,8 @@ static const char *wrong_experts(const settings *o)
     if (t->expert < 2 && t->sections.expert < 2) return NULL;
     if (t->expert > 1 && t->sections.expert && t->sections.expert % t->expert)
         return "--sections expert=S: S must be a multiple of --expert";
-    if (t->context > 1 || t->sections.context > 1) return "--expert and --context exclude each other";
+    if (t->context > 1 || t->sections.context > 1)
+        return "--expert and --context exclude each other";
     if (o->device.kind != DEVICE_CPU) return "--expert is for --device cpu";
     if (settings_adapts(o)) return "--expert excludes --lora";
     if (o->memory) return "--expert and --memory exclude each other";

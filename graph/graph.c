@@ -18,6 +18,8 @@ typedef struct zfi_spread {
     struct {
         int32_t of, at;
     } section[ZF_MAX_RANK];
+    /* Elements of the whole dimension, where the last part has padding at its end; 0: none has */
+    int64_t whole[ZF_MAX_RANK];
     uint8_t sum, differs; /* sets of axes: each rank has an addend; each has another value */
 } zfi_spread;
 

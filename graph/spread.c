@@ -7,6 +7,7 @@
  *     f32[4096@context/512,8]  cut in runs: of each 1024 a rank has 512 that lie together. So is a
  *                              dimension that a reshape has made of several, of which one is cut
  *     f32[64@context:1/4,8]    each has section 1 of its part, one of four
+ *     f32[13@tensor<50,8]      50 rows in all: the last part has padding, of zeros, at its end
  *
  * Dimensions are those of this rank. Where several axes cut one, the outermost is first:
  * 512@context@tensor. A leaf has the type that it is given. That of any other value follows from
@@ -129,6 +130,7 @@ static zf_shape zfi_whole_of(zfi_mesh mesh, zf_shape shape, const zfi_spread *sp
         for (uint16_t list = spread->at[d]; list; list >>= ZFI_AXIS_BITS)
             shape.dims[d] *= zfi_mesh_size(mesh, list & 15);
         shape.dims[d] *= spread->section[d].of ? spread->section[d].of : 1;
+        if (spread->whole[d]) shape.dims[d] = spread->whole[d];
     }
     return shape;
 }
@@ -141,7 +143,9 @@ static bool zfi_is_spread(const zfi_spread *s)
 static bool zfi_same_spread(const zfi_spread *a, const zfi_spread *b)
 {
     return !memcmp(a->at, b->at, sizeof a->at) && !memcmp(a->run, b->run, sizeof a->run) &&
-           !memcmp(a->section, b->section, sizeof a->section) && a->sum == b->sum && a->differs == b->differs;
+           !memcmp(a->section, b->section, sizeof a->section) &&
+           !memcmp(a->whole, b->whole, sizeof a->whole) && a->sum == b->sum &&
+           a->differs == b->differs;
 }
 
 /* It has no dimensions: over what these were cut, it differs. */
@@ -149,26 +153,28 @@ static void zfi_spread_flatten(zfi_spread *s)
 {
     s->differs |= zfi_spread_cut(s);
     memset(s->at, 0, sizeof s->at), memset(s->run, 0, sizeof s->run);
-    memset(s->section, 0, sizeof s->section);
+    memset(s->section, 0, sizeof s->section), memset(s->whole, 0, sizeof s->whole);
 }
 
 /* Dimensions of two values are the same section of a rank's part. */
 static bool zfi_same_section(const zfi_spread *a, int32_t d, const zfi_spread *b, int32_t e)
 {
-    return !memcmp(&a->section[d], &b->section[e], sizeof a->section[d]);
+    return a->whole[d] == b->whole[e] &&
+           !memcmp(&a->section[d], &b->section[e], sizeof a->section[d]);
 }
 
 /* A dimension is cut as that of another value is. */
 static void zfi_spread_put(zfi_spread *s, int32_t d, uint16_t axes, const zfi_spread *of, int32_t e)
 {
     s->at[d] = axes, s->run[d] = of->run[e], s->section[d] = of->section[e];
+    s->whole[d] = of->whole[e];
 }
 
 static void zfi_spread_drop(zfi_spread *s, uint8_t axes)
 {
     for (int d = 0; d < ZF_MAX_RANK; d++)
         if (!(s->at[d] = zfi_axes_less(s->at[d], axes)))
-            s->run[d] = 0, s->section[d].of = s->section[d].at = 0;
+            s->run[d] = 0, s->section[d].of = s->section[d].at = 0, s->whole[d] = 0;
     s->sum &= (uint8_t)~axes, s->differs &= (uint8_t)~axes;
 }
 
@@ -187,6 +193,8 @@ static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *s
             at += (size_t)snprintf(text + at, size - at, "@%s", zfi_axis_names[list & 15]);
         if (s->run[d])
             at += (size_t)snprintf(text + at, size - at, "/%lld", (long long)s->run[d]);
+        if (s->whole[d])
+            at += (size_t)snprintf(text + at, size - at, "<%lld", (long long)s->whole[d]);
         if (s->section[d].of)
             at += (size_t)snprintf(text + at, size - at, ":%d/%d", (int)s->section[d].at,
                                    (int)s->section[d].of);
@@ -284,6 +292,7 @@ typedef struct zfi_letter_spread {
     const zfi_spread *of; /* the operand that says so, */
     int32_t from, d;      /* its node, and the dimension */
     int64_t run;          /* elements that lie together, of runs of the letter; 0: all */
+    int64_t whole;        /* of rows: those of all ranks, where the last ones have padding; 0 */
 } zfi_letter_spread;
 
 /* The run of a dimension that has so many runs of a letter; -1: it is cut otherwise. */
@@ -356,7 +365,8 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
                     list, zfi_spread_arg(c, k), node->args[k], d,
                     zfi_run_of_letter(zfi_spread_arg(c, k), d,
                                       c->graph->nodes[node->args[k]].shape.dims[d],
-                                      cuts->runs[k][d])};
+                                      cuts->runs[k][d]),
+                    0};
         }
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
@@ -402,7 +412,7 @@ static void zfi_spread_reshape(zfi_spreading *c)
         const int32_t to =
             list ? zfi_spread_place(&node->shape, of * zfi_span(from, d + 1, from->rank), &run) : 0;
         if (!list) continue;
-        if (to < 0 || c->out.at[to])
+        if (to < 0 || c->out.at[to] || (x->whole[d] && node->shape.dims[to] != from->dims[d]))
             zfi_spread_fail(c,
                             "%%%d is cut over %s at dimension %d, along which reshape is not to be "
                             "cut",
@@ -432,6 +442,7 @@ static void zfi_spread_slice(zfi_spreading *c, int32_t axis)
                   all = c->graph->nodes[node->args[0]].shape.dims[axis];
     c->out = *x;
     if (!size || all % size || start % size || x->section[axis].of || x->run[axis] ||
+        x->whole[axis] ||
         (size < all && all / size % 2 && zfi_is_zigzag(mesh, zfi_axes_last(x->at[axis]))))
         zfi_spread_fail(c,
                         "%%%d is cut over %s at dimension %d: a slice along it is one of equal "
@@ -474,19 +485,22 @@ static void zfi_spread_rows(zfi_spreading *c, const zfi_cuts *cuts, int32_t l,
     const zfi_cut_letter *rows = &cuts->letter[l];
     const zf_attribute *attributes = c->node->attributes;
     const int32_t over = zfi_rows_over(c->graph, c->node);
-    int64_t whole = rows->size;
+    const int64_t of = attributes[rows->of].i;
+    int64_t full = rows->size;
     if (over) *letter = (zfi_letter_spread){.axes = zfi_axes_add(0, over), .of = &in_one};
     for (uint16_t list = letter->axes; list; list >>= ZFI_AXIS_BITS)
-        whole *= zfi_mesh_size(mesh, list & 15);
+        full *= zfi_mesh_size(mesh, list & 15);
     if (letter->axes && letter->of->section[letter->d].of)
-        whole *= letter->of->section[letter->d].of;
+        full *= letter->of->section[letter->d].of;
     else if (letter->axes && zfi_is_zigzag(mesh, zfi_axes_last(letter->axes)))
         zfi_spread_fail(c, "its rows are dealt zig-zag over %s: it is to be one of two sections or "
                            "more of a rank's part",
                         zfi_axis_in(zfi_axes_in(letter->axes)));
-    if (letter->axes && (attributes[rows->first].i || attributes[rows->of].i != whole))
+    if (of > full - rows->size && of < full) letter->whole = of;
+    if (letter->axes && (attributes[rows->first].i || (of != full && !letter->whole) ||
+                         (!over && letter->of->whole[letter->d] != letter->whole)))
         zfi_spread_fail(c, "its rows are cut over %s: first must be 0, and of %lld",
-                        zfi_axis_in(zfi_axes_in(letter->axes)), (long long)whole);
+                        zfi_axis_in(zfi_axes_in(letter->axes)), (long long)full);
 }
 
 /* A dimension of a value of the node is cut as its letter. */
@@ -498,6 +512,7 @@ static void zfi_spread_letter(zfi_spreading *c, const zfi_cuts *cuts, int32_t va
     c->out.run[d] = letter->run;
     if (cuts->runs[value][d] && zfi_cut_shape(c->graph, c->node, value, &shape))
         c->out.run[d] = shape.dims[d] / cuts->runs[value][d];
+    if (letter->whole) c->out.whole[d] = letter->whole;
 }
 
 /* What sums in sections over a letter that is cut in runs has its part of each in each section. */
@@ -639,6 +654,9 @@ static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
                         (long long)dim, (int)node->args[0], zfi_axis_names[over]);
     else if (x->section[dim].of)
         zfi_spread_fail(c, "dimension %lld of %%%d is a section of a rank's part", (long long)dim,
+                        (int)node->args[0]);
+    else if (x->whole[dim])
+        zfi_spread_fail(c, "dimension %lld of %%%d has padding at its end", (long long)dim,
                         (int)node->args[0]);
     else if (x->run[dim])
         zfi_spread_fail(c, "dimension %lld of %%%d is cut in runs of %lld: it is gathered in the "

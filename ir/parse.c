@@ -148,6 +148,19 @@ static bool zfi_parse_run(zfi_parser *p, const zf_shape *shape, zfi_spread *spre
                           (long long)size);
 }
 
+/* All elements after "13@tensor<", of the last dimension, of which the last part has fewer. */
+static bool zfi_parse_whole(zfi_parser *p, const zf_shape *shape, zfi_spread *spread)
+{
+    const int64_t size = shape->dims[shape->rank - 1];
+    int64_t *whole = &spread->whole[shape->rank - 1], ranks = 1;
+    if (!zfi_integer(p, whole)) return false;
+    for (uint16_t list = spread->at[shape->rank - 1]; list; list >>= ZFI_AXIS_BITS)
+        ranks *= zfi_mesh_size(zfi_mesh_of(p->graph), list & 15);
+    return (*whole < size * ranks && *whole > size * (ranks - 1)) ||
+           zfi_parse_fail(p, "%lld ranks with %lld elements each do not have %lld in all",
+                          (long long)ranks, (long long)size, (long long)*whole);
+}
+
 /* The section after "64@context:", of the last dimension: "1/4". */
 static bool zfi_parse_section(zfi_parser *p, const zf_shape *shape, zfi_spread *spread)
 {
@@ -174,6 +187,7 @@ static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape, zfi_
         if (!zfi_integer(p, &shape->dims[shape->rank++])) return false;
         while ((over = zfi_parse_axis_after(p, '@', &seen))) *axes = zfi_axes_add(*axes, over);
         if (*axes && zfi_take(p, "/") && !zfi_parse_run(p, shape, spread)) return false;
+        if (*axes && zfi_take(p, "<") && !zfi_parse_whole(p, shape, spread)) return false;
         if (*axes && zfi_take(p, ":") && !zfi_parse_section(p, shape, spread)) return false;
         if (p->graph->error.status) return false;
         if (zfi_take(p, ",")) continue;

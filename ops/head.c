@@ -673,6 +673,9 @@ static zfi_head zfi_head_of(const zf_launch *l, const zfi_head_values *of)
         h.w_bytes = (size_t)(step * h.width) * zf_dtype_size(h.product);
     h.own_bytes =
         (size_t)zfi_round_up((int64_t)(h.z_bytes + h.w_bytes + h.own_bytes), ZFI_HEAD_ALIGN);
+    /* first: at one place for all sections, of which the last may have fewer classes */
+    if (of->makes_dx && of->of > 1)
+        h.open = zfi_head_take(&h, zfi_tree_depths(of->of) * h.tile * h.width, sizeof *h.open);
     h.label = zfi_head_take(&h, h.lanes, sizeof *h.label);
     h.lse = zfi_head_take(&h, h.lanes, sizeof *h.lse);
     h.of_label = zfi_head_take(&h, h.lanes, sizeof *h.of_label);
@@ -689,8 +692,6 @@ static zfi_head zfi_head_of(const zf_launch *l, const zfi_head_values *of)
     h.straight = zfi_head_take(&h, 1, zfi_matmul_packed_bytes(h.isa, &straight));
     if (of->makes_dx) h.z = zfi_head_take(&h, h.classes * h.lanes, zf_dtype_size(h.kept));
     if (of->makes_dx) h.part = zfi_head_take(&h, h.groups * h.tile * h.width, sizeof *h.part);
-    if (of->makes_dx && of->of > 1)
-        h.open = zfi_head_take(&h, zfi_tree_depths(of->of) * h.tile * h.width, sizeof *h.open);
     if (h.dtype == ZF_F16 || of->labelled)
         h.own_x = zfi_head_take(&h, h.tile * h.width, zf_dtype_size(h.product));
     h.own = zfi_head_take(&h, zfi_pool_threads(zfi_cpu_of(l)->pool), h.own_bytes);

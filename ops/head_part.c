@@ -14,7 +14,9 @@
  *
  * Sums over sections are balanced trees (base/tree.c). With of=n, w and b have the rows from `first`
  * on of n, whole sections: numbers of others are -0, so that the sum over ranks has each section's
- * bits. Of a row whose label is `ignore` they are -0 as well; join gives 0 there.
+ * bits. Of a row whose label is `ignore` they are -0 as well; join gives 0 there. Where sections do
+ * not divide the classes, the last section has fewer. Rows from class n on are padding: no sum has
+ * them, and their gradients are 0.
  *
  *     saved 0 of head_join: f32[P], the entropy of each row: part has 5 numbers
  *     saved 1: i32[P], of each row the first of its largest logits; -1 without a label
@@ -27,13 +29,34 @@
  *
  * Results are f32, or f64 for f64 operands. */
 
+/* Elements of a section of so many; the last one may have fewer. 0: a section has none. */
+static int64_t zfi_section_size(int64_t all, int64_t sections)
+{
+    const int64_t size = sections > 0 ? zfi_div_up(all, sections) : 0;
+    return size * (sections - 1) < all ? size : 0;
+}
+
 /* Rows of w of one section; 0: the attributes do not fit `rows` rows. */
 static int64_t zfi_head_section(const zf_attribute *attributes, int64_t rows)
 {
     const int64_t sections = attributes[ZF_AT_head_part_sections].i,
                   of = attributes[ZF_AT_head_part_of].i ? attributes[ZF_AT_head_part_of].i : rows,
-                  size = sections > 0 && of % sections == 0 ? of / sections : 0;
-    return size && rows % size == 0 && attributes[ZF_AT_head_part_first].i % size == 0 ? size : 0;
+                  size = zfi_section_size(of, sections);
+    return size && (rows % size == 0 || rows == of) && attributes[ZF_AT_head_part_first].i % size == 0 ? size : 0;
+}
+
+/* Classes among the rows of w that are here. */
+static int64_t zfi_head_own_classes(const zf_launch *l)
+{
+    const int64_t rows = l->args[1].shape.dims[0], of = ZF_INT(l, head_part, of);
+    return of ? zfi_min(rows, of - ZF_INT(l, head_part, first)) : rows;
+}
+
+/* Sections that are here. */
+static int64_t zfi_head_own_sections(const zf_launch *l)
+{
+    const int64_t rows = l->args[1].shape.dims[0];
+    return zfi_div_up(rows, zfi_head_section(l->attributes, rows));
 }
 
 /* Numbers of a row and section. */
@@ -51,7 +74,7 @@ static zf_status zfi_infer_head_sections(zfi_infer *c, int32_t bias)
     if (status) return status;
     if (!zfi_head_section(c->attributes, c->args[1]->shape.dims[0]))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "%lld rows of w are not whole sections of %lld",
+                              "%lld rows of w are not whole sections of %lld, each with a row",
                               (long long)c->args[1]->shape.dims[0], (long long)sections);
     c->shape = ZF_SHAPE(c->args[0]->shape.dims[0], sections, zfi_head_numbers(c->attributes));
     return ZF_OK;
@@ -185,8 +208,8 @@ static zf_array zfi_array_rows(const zf_array *a, int64_t first, int64_t count)
 static void zfi_head_take_section(zfi_head_of_section *s, const zf_launch *l,
                                   const zfi_head_values *of, int64_t section)
 {
-    const int64_t size = zfi_head_section(l->attributes, l->args[1].shape.dims[0]),
-                  first = section * size;
+    const int64_t most = zfi_head_section(l->attributes, l->args[1].shape.dims[0]),
+                  first = section * most, size = zfi_min(most, zfi_head_own_classes(l) - first);
     s->launch = *l, s->of = *of;
     memcpy(s->args, l->args, (size_t)l->arg_count * sizeof *l->args);
     s->args[1] = zfi_array_rows(&l->args[1], first, size);
@@ -195,16 +218,22 @@ static void zfi_head_take_section(zfi_head_of_section *s, const zf_launch *l,
     if (of->dw) s->dw = zfi_array_rows(of->dw, first, size), s->of.dw = &s->dw;
     if (of->db) s->db = zfi_array_rows(of->db, first, size), s->of.db = &s->db;
     s->of.class = ZF_INT(l, head_part, first) + first;
-    s->of.section = section, s->of.of = l->args[1].shape.dims[0] / size;
-    s->of.place = s->of.class / size;
+    s->of.section = section, s->of.of = zfi_head_own_sections(l);
+    s->of.place = s->of.class / most;
 }
 
 static size_t zfi_scratch_parts(const zf_launch *l, const zfi_head_values *of)
 {
     zfi_head_of_section s;
     if (zfi_fast_or_half(l)) {
-        zfi_head_take_section(&s, l, of, 0);
-        return zfi_head_of(&s.launch, &s.of).bytes;
+        size_t most = 0;
+        for (int64_t section = 0; section < 2; section++) {
+            size_t bytes;
+            zfi_head_take_section(&s, l, of, section * (zfi_head_own_sections(l) - 1));
+            bytes = zfi_head_of(&s.launch, &s.of).bytes;
+            most = bytes > most ? bytes : most;
+        }
+        return most;
     }
     return (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * (size_t)l->args[1].shape.dims[0] *
            sizeof(double);
@@ -222,6 +251,14 @@ static size_t zfi_scratch_head_part_grad(const zf_launch *l)
     return zfi_scratch_parts(l, &of);
 }
 
+/* Rows of an array from `first` on become 0; NULL: there is none. */
+static void zfi_head_clear_rows(const zf_array *a, int64_t first)
+{
+    const zf_array rest = a ? zfi_array_rows(a, first, a->shape.dims[0] - first)
+                            : (zf_array){.data = NULL};
+    if (rest.data) memset(rest.data, 0, zfi_array_bytes(&rest));
+}
+
 /* All tiles of rows, each with all sections that are here. */
 static void zfi_head_parts_fast(const zf_launch *l, const zfi_head_values *of)
 {
@@ -229,8 +266,8 @@ static void zfi_head_parts_fast(const zf_launch *l, const zfi_head_values *of)
     int64_t rows = 0;
     zfi_head_take_section(&s, l, of, 0);
     zfi_head h = zfi_head_begin(&s.launch, &s.of, &rows);
-    if (!rows && of->dw) memset(of->dw->data, 0, zfi_array_bytes(of->dw));
-    if (!rows && of->db) memset(of->db->data, 0, zfi_array_bytes(of->db));
+    zfi_head_clear_rows(of->dw, rows ? zfi_head_own_classes(l) : 0);
+    zfi_head_clear_rows(of->db, rows ? zfi_head_own_classes(l) : 0);
     for (int64_t first = 0; first < rows; first += h.tile)
         for (int64_t section = 0; section < s.of.of; section++) {
             int64_t labelled;
@@ -246,13 +283,14 @@ static void zfi_head_parts_fast(const zf_launch *l, const zfi_head_values *of)
 
 typedef struct zfi_parts_plain {
     zfi_head_plain head;
-    int64_t size, own; /* classes of a section, and sections here */
+    int64_t size, own, classes; /* classes of a section; sections and classes here */
 } zfi_parts_plain;
 
 static zfi_parts_plain zfi_parts_plain_of(const zf_launch *l, const zfi_head_values *of)
 {
     const int64_t size = zfi_head_section(l->attributes, l->args[1].shape.dims[0]);
-    return (zfi_parts_plain){zfi_head_plain_of(l, of), size, l->args[1].shape.dims[0] / size};
+    return (zfi_parts_plain){zfi_head_plain_of(l, of), size, zfi_head_own_sections(l),
+                             zfi_head_own_classes(l)};
 }
 
 static bool zfi_parts_counts(const zf_launch *l, int64_t row)
@@ -278,7 +316,7 @@ static void zfi_parts_row(void *context, int64_t row, int worker)
     if (!zfi_parts_counts(l, row)) return;
     for (int64_t s = 0; s < p->own; s++) {
         const int64_t at = zfi_parts_at(l, &l->out, row, s), begin = s * p->size,
-                      end = begin + p->size;
+                      end = zfi_min(begin + p->size, p->classes);
         double most = -INFINITY, base, sum = 0, spread = 0;
         int64_t best = begin;
         for (int64_t v = begin; v < end; v++) {
@@ -308,7 +346,7 @@ static double zfi_parts_slope(const zfi_parts_plain *p, int64_t row, int64_t cla
     const double factor = zfi_get(slopes, at + ZFI_SECTION_SUM),
                  top = zfi_get(tops, at + ZFI_SECTION_TOP);
     double slope = 0;
-    if (!zfi_parts_counts(l, row)) return 0;
+    if (!zfi_parts_counts(l, row) || class >= p->classes) return 0;
     if (factor != 0)
         slope = factor * exp(zfi_head_logit(&p->head, row, class) - (top == -INFINITY ? 0 : top));
     if (class == label) slope += zfi_get(slopes, at + ZFI_SECTION_LABEL);
@@ -325,7 +363,7 @@ static void zfi_parts_grad_row(void *context, int64_t row, int worker)
         zfi_tree sum = {.sections = p->own};
         for (int64_t s = 0; s < p->own; s++) {
             double of = 0;
-            for (int64_t v = s * p->size; v < (s + 1) * p->size; v++)
+            for (int64_t v = s * p->size; v < zfi_min((s + 1) * p->size, p->classes); v++)
                 of += dz[v] * zfi_head_weight(&p->head, v, i);
             zfi_tree_put(&sum, of);
         }

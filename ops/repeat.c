@@ -25,8 +25,9 @@ static zf_status zfi_infer_copied(zfi_infer *c, int64_t by)
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operand must be float: f32, bf16, f16 or f64");
     if (heads < 1 || copies < 1 || copies > INT32_MAX || heads > INT32_MAX)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld heads and %lld copies; 1 or more are needed",
-                              (long long)heads, (long long)copies);
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "%lld heads and %lld copies; 1 or more are needed", (long long)heads,
+                              (long long)copies);
     if (x->rank < 1 || zfi_last(x) % (heads * by))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the last dimension is not %lld equal heads",
                               (long long)(heads * by));
@@ -97,8 +98,8 @@ static void zfi_sum_copies_fast(const zf_launch *l, int64_t at, int64_t wide, fl
         memcpy(open[depth], zfi_read_floats(isa, aside, &l->args[0], at + c * wide, n),
                (size_t)n * sizeof(float));
         for (int k = zfi_tree_merges(c, copies); k > 0; k--, depth--)
-            zfi_binary_run(isa, ZF_OP_add, open[depth - 1], open[depth - 1], open[depth], true, true,
-                           n);
+            zfi_binary_run(isa, ZF_OP_add, open[depth - 1], open[depth - 1], open[depth], true,
+                           true, n);
     }
     memcpy(to, open[0], (size_t)n * sizeof(float));
 }
@@ -106,7 +107,8 @@ static void zfi_sum_copies_fast(const zf_launch *l, int64_t at, int64_t wide, fl
 static double zfi_sum_copies(const zf_launch *l, int64_t at, int64_t wide)
 {
     zfi_tree sum = {.sections = ZF_INT(l, repeat_grad, copies)};
-    for (int64_t c = 0; c < sum.sections; c++) zfi_tree_put(&sum, zfi_get(&l->args[0], at + c * wide));
+    for (int64_t c = 0; c < sum.sections; c++)
+        zfi_tree_put(&sum, zfi_get(&l->args[0], at + c * wide));
     return sum.sums[0];
 }
 

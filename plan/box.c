@@ -2,7 +2,9 @@
  *
  *     f32[4@tensor,8] of [8,8]    rank 0: |########|    rank 1: |........|
  *                                        |........|            |########|
- */
+ *
+ * A box has no padding: its elements are the first ones of what the rank has, of a tensor that is
+ * padded along its first dimension. */
 
 /* The dimension is dealt zig-zag. */
 static bool zfi_is_folded(zfi_mesh mesh, const zfi_spread *spread, int32_t d)
@@ -53,7 +55,11 @@ typedef struct zfi_rank_box {
 static zfi_rank_box zfi_box_of(zfi_mesh mesh, const zf_shape *shape, const zfi_spread *spread,
                                int32_t rank)
 {
-    return (zfi_rank_box){*shape, zfi_share_of(mesh, shape, spread, rank)};
+    zfi_rank_box box = {*shape, zfi_share_of(mesh, shape, spread, rank)};
+    for (int32_t d = 0; d < shape->rank; d++)
+        if (spread->whole[d])
+            box.shape.dims[d] = zfi_min(shape->dims[d], spread->whole[d] - box.share.at[d]);
+    return box;
 }
 
 /* It is a part of the tensor. */

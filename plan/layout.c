@@ -248,9 +248,11 @@ static void zfi_loose_get(const zf_store *s, int32_t k, int64_t first, int64_t c
     const char *from = (t->whole < 0 ? t : &s->tensors[t->whole])->host;
     const size_t size = zf_dtype_size(t->dtype);
     const zfi_rank_box box = zfi_stored_box(s, t);
-    for (int64_t at = 0, n; at < count; at += n) {
+    const int64_t there = zfi_min(count, zfi_max(0, zf_shape_count(box.shape) - first));
+    memset((char *)out + (size_t)there * size, 0, (size_t)(count - there) * size); /* padding */
+    for (int64_t at = 0, n; at < there; at += n) {
         const int64_t whole = zfi_box_to_whole(&box, first + at, &n);
-        n = zfi_min(n, count - at);
+        n = zfi_min(n, there - at);
         memcpy((char *)out + (size_t)at * size, from + (size_t)(t->from + whole) * size,
                (size_t)n * size);
     }

@@ -103,6 +103,13 @@ static bool zfi_is_in_parts(const zf_store *s, const zfi_stored *t, bool sharded
     return sharded || t->stage > 1 || zfi_box_is_part(&box);
 }
 
+/* Elements of what this rank has of a tensor, without padding. */
+static int64_t zfi_box_count(const zf_store *s, const zfi_stored *t)
+{
+    const zfi_rank_box box = zfi_stored_box(s, t);
+    return zf_shape_count(box.shape);
+}
+
 /* The list has something of tensor k; *portion is what. One in pieces that are whole on each rank
  * is listed itself; of pieces that are sharded, each. */
 static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, int32_t k,
@@ -116,6 +123,7 @@ static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, in
     sharded = portion->cut;
     if (t->whole >= 0 ? !sharded : zfi_is_tiled(t) && sharded) return false;
     if (zfi_is_tiled(t)) portion->count = zfi_stored_count(t);
+    portion->count = zfi_min(portion->count, zfi_max(0, zfi_box_count(store, t) - portion->first));
     portion->first += t->from;
     portion->cut = zfi_is_in_parts(store, t, sharded);
     return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut) &&

@@ -38,6 +38,7 @@ static zf_status zfi_share_part(const zfi_whole_read *r, int32_t rank, zf_error 
     const zfi_rank_box box = zfi_box_of(zfi_store_mesh(s, 1), &t->shape, &t->spread, rank);
     char *part = rank == s->rank ? r->own : r->others;
     const size_t size = zf_dtype_size(t->dtype);
+    const int64_t there = zf_shape_count(box.shape); /* without padding */
     const zf_collective c = {.op = ZF_OP_bcast,
                              .node = r->node,
                              .dtype = t->dtype,
@@ -47,9 +48,9 @@ static zf_status zfi_share_part(const zfi_whole_read *r, int32_t rank, zf_error 
                              .root = rank};
     if (!c.count) return ZF_OK;
     if (s->comm->run(s->comm->self, &c, error)) return error->status;
-    for (int64_t at = 0, n; at < c.count && part != r->out; at += n) {
+    for (int64_t at = 0, n; at < there && part != r->out; at += n) {
         const int64_t whole = zfi_box_to_whole(&box, at, &n);
-        n = zfi_min(n, c.count - at);
+        n = zfi_min(n, there - at);
         memcpy(r->out + (size_t)whole * size, part + (size_t)at * size, (size_t)n * size);
     }
     return ZF_OK;

@@ -227,6 +227,14 @@ TEST(mesh_texts_are_checked)
         {"mesh tensor=65536 pipe=65536\n", "an axis has 2 ranks or more"},
         {"mesh tensor=2x1\n", "a group has 2 ranks or more, and a mesh at most 2147483647"},
         {"mesh tensor=65536x65536\n", "a group has 2 ranks or more"},
+        {"mesh tensor=2\n%1 = param \"x\" : f32[4@tensor<8]\n",
+         "2 ranks with 4 elements each do not have 8 in all"},
+        {"mesh tensor=2\n%1 = param \"x\" : f32[4@tensor<7]\n"
+         "%2 = all_gather %1 {world=2 over=tensor} : f32[8]\n",
+         "dimension 0 of %1 has padding at its end"},
+        {"mesh tensor=2\n%1 = param \"x\" : f32[4@tensor<7,2]\n%2 = input \"i\" : i32[3]\n"
+         "%3 = gather_rows %1, %2 {of=8} : f32[3,2]+tensor\n",
+         "its rows are cut over tensor: first must be 0, and of"},
         {"mesh group=2\n", "'group' is none of the axes data, tensor, context, expert, pipe"},
         {"mesh tensor=4\n%1 = input \"x\" : f32[4@group]\n",
          "the ranks have no axis group: the line mesh must name it"},

@@ -129,8 +129,11 @@ static const struct {
     {IN(1, "f32[4,8]") "%2 = repeat %1 {heads=1 copies=1 over=data} : f32[4,8]\n",
      "copies are over tensor or copies, not over data"},
     {IN(1, "f32[4,8]") IN(2, "f32[6,8]") IN(3, "i32[4]")
-     "%4 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[4,4,4]\n",
-     "6 rows of w are not whole sections of 4"},
+     "%4 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4 of=2} : f32[4,4,4]\n",
+     "6 rows from row 0 on are not in 2"},
+    {IN(1, "f32[4,8]") IN(2, "f32[6,8]") IN(3, "i32[4]")
+     "%4 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=5} : f32[4,5,4]\n",
+     "6 rows of w are not whole sections of 5, each with a row"},
     {IN(1, "f32[4,8]") IN(2, "f32[6,8]") IN(3, "i32[4]")
      "%4 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4 of=24 first=3} : f32[4,4,4]\n",
      "6 rows of w are not whole sections of 4"},

@@ -195,7 +195,11 @@ same_tokens() {
 }
 # What only plans gives the same from any compiler, and large models go the way of small ones.
 large='-bert_plan_small -bert_plan_medium -bert_plan_base'
-run_clang() { suite_again build/clang/tests --times $large; }
+# So do layouts that are drawn, of which there are more here.
+run_clang() {
+    export DRAWN_RUNS=40
+    suite_again build/clang/tests --times $large
+}
 # Some tests measure how fast large products are, which takes long in this build. Two halves, for two
 # cores.
 measured='-cost_alone -cost_of_ranks'

@@ -177,23 +177,28 @@ static void run(test *t, team *m, const char *text, const layout *l)
 /* The number of equal groups of rows of a parameter, each of which is cut. */
 static int64_t groups_of(const char *name) { return strstr(name, "attn.c_attn") ? 3 : 1; }
 
+static const unsigned char zeros[8];
+
 /* Whether what rank `rank` of `ranks` has is its part of the whole value: neighbours may have the
- * same one. */
+ * same one, and the last one has padding after it, of zeros. */
 static bool is_part(const unsigned char *whole, zf_shape all, const unsigned char *part,
                     zf_shape its, size_t size, int64_t rank, int64_t ranks, int64_t groups)
 {
     for (int64_t i = 0; i < zf_shape_count(its); i++) {
         int64_t rest = i, step = 1, offset = 0;
+        bool padding = false;
         for (int d = its.rank - 1; d >= 0; d--) {
             int64_t at = rest % its.dims[d];
             if (its.dims[d] != all.dims[d]) {
                 const int64_t each = its.dims[d] / groups;
-                const int64_t place = rank * (all.dims[d] / its.dims[d]) / ranks;
+                const int64_t parts = (all.dims[d] + its.dims[d] - 1) / its.dims[d];
+                const int64_t place = rank * parts / ranks;
                 at = at / each * (all.dims[d] / groups) + place * each + at % each;
+                padding |= at >= all.dims[d];
             }
             offset += at * step, rest /= its.dims[d], step *= all.dims[d];
         }
-        if (memcmp(whole + (size_t)offset * size, part + (size_t)i * size, size)) return false;
+        if (padding ? memcmp(part + (size_t)i * size, zeros, size) : memcmp(whole + (size_t)offset * size, part + (size_t)i * size, size)) return false;
     }
     return true;
 }
@@ -243,7 +248,7 @@ static int compare_value(test *t, const zf_node *node, int32_t tensor)
             test_fail(t, __FILE__, __LINE__, node->name, zf_program_error(several.programs[r]));
         cut += zf_shape_count(part[r].shape) != zf_shape_count(whole.shape);
         if (whole.shape.rank == 2 && whole.shape.dims[0] == words && words != VOCAB &&
-            part[r].shape.dims[0] != words / tensor)
+            part[r].shape.dims[0] == words && tensor > 1)
             test_fail(t, __FILE__, __LINE__, node->name, "the vocabulary is not cut");
         if (groups_of(node->name) > 1 && tensor > 1 &&
             part[r].shape.dims[0] * tensor != whole.shape.dims[0])
@@ -438,6 +443,53 @@ TEST_ONCE(tensor_clipping)
     check_model(t, LLAMA_TIED, 2, 4);
     how.precision.dtype = ZF_F16, how.precision.scale = 1024;
     check_model(t, BERT, 4, 4);
+}
+
+/* Sections do not divide the words: the last one has fewer, and its rank padding. */
+TEST_ONCE(tensor_padded_vocabulary)
+{
+    words = 75;
+    how = (zf_training){.clip = 0.05};
+    check_model(t, LLAMA, 2, 4);
+    check_model(t, LLAMA_TIED, 4, 4);
+    check_model(t, BERT, 4, 8);
+    heads = 8, width = 4;
+    check_model(t, LLAMA_TIED, 8, 8);
+    heads = 4, width = 8;
+    how = (zf_training){.precision.dtype = ZF_BF16, .ema.decay = 0.9};
+    check_model(t, LLAMA, 2, 2);
+    check_model(t, GPT, 2, 4);
+    words = VOCAB;
+}
+
+/* Rows of -0.0 stay that in a lookup that is a sum over ranks. */
+TEST_ONCE(tensor_keeps_negative_zeros)
+{
+    static const char text[] =
+        "mesh tensor=2\n%1 = input \"ids\" : i32[4]\n"
+        "%2 = param \"words\" : f32[4@tensor<7,2]\n"
+        "%3 = gather_rows %2, %1 {of=7} : f32[4,2]+tensor\n"
+        "%4 = all_reduce %3 {world=2 over=tensor order=tree} : f32[4,2]\noutput %4 \"y\"\n";
+    const int32_t ids[4] = {0, 6, 3, 4};
+    const float rows[2][8] = {{-0.0f, 1, 2, 3, 4, 5, -0.0f, -0.0f}, {-0.0f, 7, 8, 9, -0.0f, 10, 0, 0}},
+                right[8] = {-0.0f, 1, -0.0f, 10, -0.0f, -0.0f, -0.0f, 7};
+    test_defer(t, team_end, &several);
+    if (!team_new(t, &several, text, 2, false, NULL)) return;
+    for (int r = 0; r < 2; r++) {
+        zf_graph *g = several.members[r].graph;
+        OK(t, zf_write(several.programs[r], zf_graph_find(g, "ids"), ids, sizeof ids),
+           zf_program_error(several.programs[r]));
+        OK(t, zf_write(several.programs[r], zf_graph_find(g, "words"), rows[r], sizeof rows[r]),
+           zf_program_error(several.programs[r]));
+    }
+    team_step(t, &several);
+    for (int r = 0; r < 2 && !t->failed; r++) {
+        float y[8];
+        OK(t,
+           zf_read(several.programs[r], zf_graph_find(several.members[r].graph, "y"), y, sizeof y),
+           zf_program_error(several.programs[r]));
+        CHECK(t, !memcmp(y, right, sizeof y));
+    }
 }
 
 /* More ranks than heads of keys: these have copies, and gradients are sums over them. */
@@ -697,6 +749,22 @@ TEST_ONCE(tensor_checkpoints_of_copies)
                 &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = 3});
 }
 
+/* Padding is in no file: ranks in other layouts, and one, go on. */
+TEST_ONCE(tensor_checkpoints_of_padded_words)
+{
+    char *text;
+    words = 75;
+    text = model_text(LLAMA_TIED, BATCH / 2);
+    test_defer(t, free, text);
+    how = (zf_training){.zero.micro_batches = 2};
+    check_saved(t, text, &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = 1},
+                &(layout){.tensor = 2, .sections = 4, .data = 2, .stage = 3});
+    how.precision.dtype = ZF_BF16;
+    check_saved(t, text, &(layout){.tensor = 2, .sections = 4, .data = 1, .stage = 3},
+                &(layout){.tensor = 4, .sections = 4, .data = 1, .stage = 0});
+    words = VOCAB;
+}
+
 static int left; /* values that can still be read */
 
 static zf_status reads_some(void *self, void *to, const void *from, size_t bytes, zf_copy way,
@@ -789,6 +857,20 @@ TEST_ONCE(tensor_refuses_copies_that_ranks_do_not_share)
     check_refused(t, text,
                   "has 4 key-value heads, and there are 6 ranks: one of these must divide the "
                   "other, for all attention alike");
+}
+
+/* Of 66 words in 64 sections of two, 31 would have none. */
+TEST_ONCE(tensor_refuses_sections_without_words)
+{
+    char *text;
+    words = 66;
+    text = model_text(LLAMA, BATCH);
+    words = VOCAB;
+    test_defer(t, free, text);
+    how = (zf_training){.tensor = 2, .sections.tensor = 64};
+    check_refused(t, text,
+                  "zf_cut: 64 sections of the 66 rows of \"model.embed_tokens.weight\" would not "
+                  "have a row each");
 }
 
 TEST_ONCE(tensor_refusals)

@@ -14,6 +14,16 @@ static int64_t zfi_cut_parts(zfi_parallel *c, int32_t node, int32_t d)
     return k->chosen ? k->parts : 1;
 }
 
+/* Elements of a dimension that a rank has, with padding. */
+static int64_t zfi_cut_size(zfi_parallel *c, int32_t node, int32_t d)
+{
+    const zfi_cut_class *k = &c->at[zfi_class_of(c, node, d)];
+    const int64_t size = c->graph->nodes[node].shape.dims[d];
+    if (!k->chosen || c->d.parts == 1) return size;
+    if (!k->padded) return size / k->parts;
+    return zfi_section_size(size, c->d.sections) * (c->d.sections / c->d.parts);
+}
+
 /* The axis over which so many parts are. */
 static uint8_t zfi_over_of(const zfi_parallel *c, int64_t parts)
 {
@@ -131,12 +141,12 @@ static int32_t zfi_parallel_choose(zfi_parallel *c)
             if (!its->second || its->copies || !zfi_parallel_may(c, root, g->nodes[g->params[k]].shape.dims[d]) ||
                 (twin = zfi_parallel_twin(c, root)) < -1)
                 continue;
-            if (its->most % c->d.parts)
+            if ((its->padded ? its->free : its->most) % c->d.parts)
                 zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                          "zf_cut: dimension %d of \"%.200s\" may be cut into divisors of %lld, and "
                          "there are %d ranks",
-                         (int)d, g->nodes[g->params[k]].name, (long long)its->most,
-                         (int)c->d.parts);
+                         (int)d, g->nodes[g->params[k]].name,
+                         (long long)(its->padded ? its->free : its->most), (int)c->d.parts);
             its->chosen = true, its->parts = c->d.parts;
             if (twin >= 0) c->at[twin].chosen = true, c->at[twin].parts = c->d.parts;
             chosen++;

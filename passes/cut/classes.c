@@ -18,6 +18,8 @@ typedef struct zfi_cut_class {
     int32_t copies;   /* a place of the class that has copies of its heads, 1 + its index; 0: none */
     int32_t twin;     /* a place of the class that is cut with it, 1 + its index; 0: none */
     int32_t runs;     /* of the letter that it has; 0: 1 */
+    int64_t free;     /* the same, apart from what its own size allows; 0: all */
+    bool padded;      /* sections do not divide it, and the last part has padding at its end */
     bool second;      /* a product with a parameter sums over it */
     bool plain;       /* a product sums over it that cannot sum over runs */
     bool chosen;
@@ -59,6 +61,7 @@ static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
         if (!to->why) to->why = from->why;
         if (!to->why && to->runs && from->runs && to->runs != from->runs) to->why = by;
         to->most = zfi_gcd(to->most, from->most);
+        to->free = zfi_gcd(to->free, from->free), to->padded |= from->padded;
         to->second |= from->second, to->plain |= from->plain;
         if (!to->runs) to->runs = from->runs;
         if (!to->copies) to->copies = from->copies;
@@ -158,16 +161,26 @@ static int32_t zfi_parallel_value(const zf_graph *g, int32_t id, int32_t value)
     return node->saved[value - ZFI_CUT_RESULT - 1];
 }
 
-/* The node reads rows of a parameter that has more rows than others: ids of words. What has some rows,
- * as positions do, is not worth a sum over ranks. */
-static bool zfi_is_vocabulary(const zf_graph *g, int32_t id)
+/* The table of words whose rows the node reads; 0: it reads none. */
+static int32_t zfi_vocabulary(const zf_graph *g, int32_t id)
 {
-    for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
-        const zfi_node *x = &g->nodes[g->nodes[id].args[k]];
-        if (x->op == ZF_OP_param && x->shape.rank == 2 && x->shape.dims[0] >= 2 * x->shape.dims[1])
-            return true;
-    }
-    return false;
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
+        if (zfi_is_table(&g->nodes[g->nodes[id].args[k]])) return g->nodes[id].args[k];
+    return 0;
+}
+
+/* Sections do not divide the elements of a letter whose parts may have padding: rows of a table. */
+static void zfi_parallel_uneven(zfi_parallel *c, int32_t id, const zfi_cut_letter *letter,
+                                zfi_cut_class *k)
+{
+    zf_graph *g = c->graph;
+    const int32_t table = zfi_vocabulary(g, id);
+    if (zfi_section_size(letter->size, c->d.sections)) k->padded = true;
+    else if (!k->why) k->why = id;
+    if (table && !zfi_section_size(letter->size, c->d.sections))
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_cut: %d sections of the %lld rows of \"%.200s\" would not have a row each",
+                 (int)c->d.sections, (long long)letter->size, g->nodes[table].name);
 }
 
 /* Joins the dimensions of one letter. */
@@ -204,10 +217,12 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     }
     first = zfi_class_root(c, first);
     c->at[first].plain |= tree && !zfi_attribute_of(g, &g->nodes[id], "runs");
-    if ((letter->whole || ((tree || rows) && letter->size % c->d.sections)) && !c->at[first].why)
+    if ((letter->whole || (tree && letter->size % c->d.sections)) && !c->at[first].why)
         c->at[first].why = id;
-    c->at[first].most = zfi_gcd(c->at[first].most, most);
-    c->at[first].second |= weighs && (tree || (rows && zfi_is_vocabulary(g, id)));
+    if (rows && letter->size % c->d.sections) zfi_parallel_uneven(c, id, letter, &c->at[first]);
+    else c->at[first].most = zfi_gcd(c->at[first].most, most);
+    if (!rows && most != letter->size) c->at[first].free = zfi_gcd(c->at[first].free, most);
+    c->at[first].second |= weighs && (tree || (rows && zfi_vocabulary(g, id)));
 }
 
 /* The value with the fewer heads of a node that copies heads, and the one with copies of them. */

@@ -27,6 +27,7 @@ static void zfi_parallel_run(zfi_parallel *c)
         c->at[place] = (zfi_cut_class){.parent = place, .most = size};
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) zfi_parallel_node(c, g->order[i]);
+    if (g->error.status) return;
     zfi_parallel_chain(c);
     if (!zfi_parallel_choose(c)) zfi_parallel_none(c);
     if (!g->error.status) zfi_parallel_units(c);

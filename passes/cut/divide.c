@@ -1,8 +1,8 @@
 /* divide: what zf_cut cannot cut as it is becomes what it can, in sections.
  *
  * requires: no gradients yet; after zf_fuse, so that gradients are those of the new nodes
- * ensures:  with `sections` of at least 2: the head of a loss whose classes these divide is in
- *           sections (ops/head_part.c); attention with fewer heads of keys than sections has copies
+ * ensures:  with `sections` of at least 2: the head of a loss whose classes these divide, or are
+ *           those of a vocabulary, is in sections (ops/head_part.c); attention with fewer heads of keys than sections has copies
  *           of them (ops/repeat.c), the gradients of which are added in sections
  * before:   %5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]         %2 = param "words" : f32[V,H]
  * after:    %6 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[P,4,4]
@@ -21,7 +21,14 @@ typedef struct zfi_dividing {
     int32_t sections;
 } zfi_dividing;
 
-/* The node is a head over a parameter whose classes are whole sections. */
+/* A parameter with more rows than others, of words. What has some rows, as positions do, is not worth
+ * a sum over ranks. */
+static bool zfi_is_table(const zfi_node *x)
+{
+    return x->op == ZF_OP_param && x->shape.rank == 2 && x->shape.dims[0] >= 2 * x->shape.dims[1];
+}
+
+/* The node is a head over a parameter whose classes are sections. */
 static bool zfi_has_sections_of_head(const zfi_dividing *s, int32_t id)
 {
     const zf_graph *g = s->graph;
@@ -29,7 +36,8 @@ static bool zfi_has_sections_of_head(const zfi_dividing *s, int32_t id)
     if (node->op != ZF_OP_head_loss && node->op != ZF_OP_head_logp) return false;
     w = &g->nodes[node->args[1]];
     if (w->op != ZF_OP_param || ZF_INT(node, head_loss, bits)) return false;
-    return w->shape.dims[0] % s->sections == 0;
+    return w->shape.dims[0] % s->sections == 0 ||
+           (zfi_is_table(w) && zfi_section_size(w->shape.dims[0], s->sections));
 }
 
 /* The log-probability of each row's label, and what the node has saved. */

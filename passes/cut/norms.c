@@ -51,7 +51,11 @@ static int64_t zfi_parallel_run_of(zfi_parallel *c, int32_t id)
         const int32_t runs = c->at[zfi_class_of(c, id, d)].runs;
         const int64_t size = shape->dims[d], sections = c->d.sections * (int64_t)(runs ? runs : 1);
         run *= size;
-        if (zfi_is_chosen(c, id, d)) run = size % sections ? 1 : size / sections;
+        const bool padded = c->at[zfi_class_of(c, id, d)].padded;
+        if (zfi_is_chosen(c, id, d))
+            run = padded             ? zfi_section_size(size, sections)
+                  : size % sections ? 1
+                                    : size / sections;
     }
     return run;
 }

@@ -27,7 +27,7 @@ static void zfi_parallel_shape(zfi_parallel *c, int32_t id, int32_t attribute)
     int64_t dims[ZF_MAX_RANK];
     const void *copy;
     for (int32_t d = 0; d < node->shape.rank; d++)
-        dims[d] = node->shape.dims[d] / zfi_cut_parts(c, id, d);
+        dims[d] = zfi_cut_size(c, id, d);
     copy = zfi_bytes_copy(&g->memory, &g->text, dims, (size_t)node->shape.rank * sizeof *dims);
     if (copy) node->attributes[attribute].list.data = copy;
 }
@@ -52,6 +52,21 @@ static int64_t zfi_letter_parts(zfi_parallel *c, int32_t id, const zfi_cuts *cut
                 return zfi_cut_parts(c, value, d);
     }
     return 0;
+}
+
+/* An attribute that is divided as the letter is: the number of its elements, or one that these are a
+ * multiple of. */
+static int64_t zfi_rank_attribute(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l,
+                                  int64_t whole)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(g, id, v);
+        for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++)
+            if (cuts->given[v] && cuts->at[v][d] == l && g->nodes[value].shape.dims[d] == whole)
+                return zfi_cut_size(c, value, d);
+    }
+    return whole / zfi_letter_parts(c, id, cuts, l);
 }
 
 /* Heads and copies of a node that a rank runs: those of its group's heads that are its own. */
@@ -106,7 +121,8 @@ static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
             }
         }
         for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
-            if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= parts;
+            if (cuts.letter[l].divided >> a & 1)
+                node->attributes[a].i = zfi_rank_attribute(c, id, &cuts, l, node->attributes[a].i);
         if (cuts.letter[l].first >= 0) zfi_parallel_rows(c, node, &cuts.letter[l]);
     }
     if (cuts.shape >= 0) zfi_parallel_shape(c, id, cuts.shape);
@@ -120,7 +136,9 @@ static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
     for (int32_t d = 0; d < node->shape.rank; d++) {
         const int32_t runs = c->at[zfi_class_of(c, id, d)].runs;
         if (!zfi_is_chosen(c, id, d)) continue;
-        node->shape.dims[d] /= zfi_cut_parts(c, id, d);
+        if (several && c->at[zfi_class_of(c, id, d)].padded)
+            node->spread.whole[d] = node->shape.dims[d];
+        node->shape.dims[d] = zfi_cut_size(c, id, d);
         if (several)
             node->spread.at[d] =
                 zfi_axes_add(node->spread.at[d], zfi_over_of(c, zfi_cut_parts(c, id, d)));

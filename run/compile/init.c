@@ -80,9 +80,14 @@ static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t s
     const zfi_rank_box box = zfi_box_of(zfi_mesh_of(g), &node->shape, &node->spread, rank);
     const bool cut = zfi_box_is_part(&box);
     for (int64_t at = 0, count = n; at < n; at += count) {
-        const int64_t whole = cut ? zfi_box_to_whole(&box, first + at, &count) : first;
+        const int64_t whole = cut ? zfi_box_to_whole(&box, first + at, &count) : first,
+                      left = zf_shape_count(box.shape) - first - at;
         void *to = (char *)out + (size_t)at * zf_dtype_size(node->dtype);
-        count = zfi_min(count, n - at);
+        if (left <= 0) { /* padding */
+            memset(to, 0, (size_t)(n - at) * zf_dtype_size(node->dtype));
+            return;
+        }
+        count = zfi_min(zfi_min(count, n - at), left);
         if (node->op == ZF_OP_param && ZF_INT(node, param, bits))
             zfi_first_records(g, node, seed, whole, count, to);
         else zfi_first_numbers(g, node, seed, whole, count, work, to);

@@ -76,7 +76,8 @@ static zf_status change(zf_graph *g)
 {
     zf_training t = how;
     t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
-    t.adamw.weight_decay = 0.1;
+    if (t.optimizer == ZF_LAMB) t.lamb.weight_decay = 0.1;
+    else t.adamw.weight_decay = 0.1;
     return zf_passes(g, &t);
 }
 
@@ -516,6 +517,109 @@ TEST_ONCE(tensor_copies_with_zero)
     how = (zf_training){.zero.micro_batches = 2, .clip = 0.05, .ema.decay = 0.9};
     for (int stage = 0; stage <= 3 && !t->failed; stage++)
         check_layout(t, text, &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = stage}, 20);
+}
+
+/* Norms of LAMB are those of whole tensors, cut, equal and of copied heads, at each stage of ZeRO. */
+TEST_ONCE(tensor_lamb)
+{
+    char *text = model_text(LLAMA, BATCH / 2);
+    test_defer(t, free, text);
+    how = (zf_training){.optimizer = ZF_LAMB, .clip = 0.05};
+    check_model(t, LLAMA_TIED, 4, 4);
+    how.precision.dtype = ZF_BF16, how.ema.decay = 0.9;
+    check_model(t, BERT, 2, 8);
+    how = (zf_training){.optimizer = ZF_LAMB, .zero.micro_batches = 2};
+    for (int stage = 0; stage <= 3 && !t->failed; stage++)
+        check_layout(t, text, &(layout){.tensor = 2, .sections = 4, .data = 2, .stage = stage}, 20);
+}
+
+/* Frozen layers are in no norm. */
+TEST_ONCE(tensor_clipping_of_what_is_trained)
+{
+    how = (zf_training){.clip = 0.05, .param_groups = "*.layers.0.*:frozen"};
+    check_model(t, LLAMA_TIED, 4, 4);
+    words = 75;
+    check_model(t, LLAMA_TIED, 2, 4);
+    words = VOCAB;
+}
+
+/* ------------------------------------------------------------------------- products and their rows */
+
+enum { ROWS = 3, COLUMNS = 5, DEEPEST = 3072 };
+
+static float product[ROWS * COLUMNS]; /* of one rank */
+
+/* Element [row, k] of an operand: the same on any number of ranks. */
+static double element_at(int64_t operand, int64_t row, int64_t k)
+{
+    return (double)((k * 37 + row * 11 + operand * 5) % 97) / 31 - 1.5;
+}
+
+static void write_operand(test *t, member *m, int64_t operand, int64_t rows, int64_t k, int64_t all)
+{
+    static float x[COLUMNS * DEEPEST];
+    for (int64_t i = 0; i < rows * k; i++)
+        x[i] = (float)element_at(operand, i / k, m->rank * k + i % k);
+    CHECK(t, rows * k <= COLUMNS * DEEPEST && (m->rank + 1) * k <= all);
+    OK(t,
+       zf_write(m->program, zf_graph_find(m->graph, operand ? "w" : "x"), x,
+                (size_t)(rows * k) * sizeof *x),
+       zf_program_error(m->program));
+}
+
+/* A product that sums over k, of which each of so many ranks has a part. */
+static void check_product(test *t, int ranks, int sections, int64_t k, bool half)
+{
+    char text[900];
+    const char *dtype = half ? "bf16" : "f32";
+    const long long part = k / ranks;
+    snprintf(text, sizeof text,
+             "mesh tensor=%d\n%%1 = input \"x\" : f32[3,%lld@tensor]\n"
+             "%%2 = input \"w\" : f32[5,%lld@tensor]\n"
+             "%%3 = cast %%1 {to=%s} : %s[3,%lld@tensor]\n"
+             "%%4 = cast %%2 {to=%s} : %s[5,%lld@tensor]\n"
+             "%%5 = linear %%3, %%4 {sections=%d wide=true} : f32[3,5]+tensor\n"
+             "%%6 = all_reduce %%5 {world=%d over=tensor order=tree} : f32[3,5]\n"
+             "output %%6 \"y\"\n",
+             ranks, part, part, dtype, dtype, part, dtype, dtype, part, sections / ranks, ranks);
+    if (ranks == 1)
+        snprintf(text, sizeof text,
+                 "%%1 = input \"x\" : f32[3,%lld]\n%%2 = input \"w\" : f32[5,%lld]\n"
+                 "%%3 = cast %%1 {to=%s} : %s[3,%lld]\n%%4 = cast %%2 {to=%s} : %s[5,%lld]\n"
+                 "%%5 = linear %%3, %%4 {sections=%d wide=true} : f32[3,5]\noutput %%5 \"y\"\n",
+                 part, part, dtype, dtype, part, dtype, dtype, part, sections);
+    if (!team_new(t, &several, text, ranks, false, NULL)) return;
+    for (int r = 0; r < ranks; r++) {
+        write_operand(t, &several.members[r], 0, ROWS, part, k);
+        write_operand(t, &several.members[r], 1, COLUMNS, part, k);
+    }
+    team_step(t, &several);
+    for (int r = 0; r < ranks && !t->failed; r++) {
+        float y[ROWS * COLUMNS];
+        OK(t,
+           zf_read(several.programs[r], zf_graph_find(several.members[r].graph, "y"), y, sizeof y),
+           zf_program_error(several.programs[r]));
+        if (ranks == 1) memcpy(product, y, sizeof y);
+        else CHECK(t, !memcmp(product, y, sizeof y));
+    }
+    team_end(&several);
+}
+
+/* Sections of 3072, 384, 256 and odd numbers of elements, on each number of ranks that has a power of
+ * two of them. */
+TEST_ONCE(tensor_rows_of_products)
+{
+    static const struct {
+        int64_t k;
+        int sections, ranks[5];
+    } cases[] = {{3072, 8, {1, 2, 4, 8}}, {1000, 8, {1, 2, 4, 8}}, {3072, 12, {1, 3, 6}},
+                 {3072, 3, {1, 3}},       {1000, 5, {1, 5}},       {1000, 20, {1, 5}},
+                 {1008, 7, {1, 7}}};
+    test_defer(t, team_end, &several);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+        for (int half = 0; half < 2; half++)
+            for (int n = 0; n < 5 && cases[c].ranks[n] && !t->failed; n++)
+                check_product(t, cases[c].ranks[n], cases[c].sections, cases[c].k, half);
 }
 
 /* What reads or writes elements of parameters besides updates. */

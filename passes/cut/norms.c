@@ -1,16 +1,13 @@
-/* Norms: those of all gradients become sums of exact squares (ops/squares.c), in which each element
- * counts once, whatever ranks share. */
+/* Norms: those of all gradients, and those of LAMB, become sums of exact squares (ops/squares.c), in
+ * which each element counts once, whatever ranks share. */
 
-/* All operands of a norm are those of blocks of gradients, which nothing else reads. */
-static bool zfi_is_norm_of_gradients(const zf_graph *g, const zfi_node *norm, const int32_t *uses,
-                                     const bool *gradient)
+/* All operands of a norm are those of blocks, which nothing else reads. */
+static bool zfi_is_norm_of_blocks(const zf_graph *g, const zfi_node *norm, const int32_t *uses)
 {
     if (norm->op != ZF_OP_norm) return false;
-    for (int32_t k = 0; k < norm->arg_count; k++) {
-        const zfi_node *x = &g->nodes[norm->args[k]];
-        if (x->op != ZF_OP_block_norms || uses[norm->args[k]] != 1 || !gradient[x->args[0]])
+    for (int32_t k = 0; k < norm->arg_count; k++)
+        if (g->nodes[norm->args[k]].op != ZF_OP_block_norms || uses[norm->args[k]] != 1)
             return false;
-    }
     return true;
 }
 
@@ -24,22 +21,47 @@ static void zfi_norm_by_squares(zf_graph *g, zfi_node *norm)
     ZF_INT(norm, norm_of_squares, wide) = norm->dtype == ZF_F64;
 }
 
-/* The norm of all gradients becomes one that does not depend on how ranks share them. */
+/* The node is an update of a parameter by norms: LAMB's. */
+static bool zfi_applies_norms(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; k < node->arg_count && zfi_has(g, id, ZF_OP_UPDATE); k++)
+        if (g->nodes[node->args[k]].op == ZF_OP_norm_of_squares) return true;
+    return false;
+}
+
+/* Updates by norms follow all of these norms, so that those of a bucket can be one. */
+static void zfi_parallel_put_off(zf_graph *g)
+{
+    int32_t *order = g->order, *applies = NULL, last = -1;
+    for (int32_t i = 0; i < zfi_len(order); i++)
+        if (zfi_applies_norms(g, order[i])) last = i;
+    if (last < 0) return;
+    g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(order); i++) {
+        if (i <= last && zfi_applies_norms(g, order[i])) zfi_push(&g->memory, applies, order[i]);
+        else zfi_push(&g->memory, g->order, order[i]);
+        for (int32_t k = 0; i == last && k < zfi_len(applies); k++)
+            zfi_push(&g->memory, g->order, applies[k]);
+    }
+    zfi_array_free(&g->memory, applies);
+    zfi_array_free(&g->memory, order);
+}
+
+/* Norms become such as do not depend on how ranks share what they are of. */
 static void zfi_parallel_norms(zf_graph *g)
 {
     const size_t count = (size_t)zfi_len(g->nodes);
     int32_t *uses = zfi_calloc(&g->memory, count, sizeof *uses);
-    bool *gradient = zfi_calloc(&g->memory, count, sizeof *gradient);
-    for (int32_t i = 0; i < zfi_len(g->order) && uses && gradient; i++) {
+    for (int32_t i = 0; i < zfi_len(g->order) && uses; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++) uses[node->args[k]]++;
-        if (node->op == ZF_OP_gradient) gradient[zfi_raw_gradient(g, node->args[1])] = true;
     }
-    for (int32_t i = 0; i < zfi_len(g->order) && uses && gradient; i++)
-        if (zfi_is_norm_of_gradients(g, &g->nodes[g->order[i]], uses, gradient))
+    for (int32_t i = 0; i < zfi_len(g->order) && uses; i++)
+        if (zfi_is_norm_of_blocks(g, &g->nodes[g->order[i]], uses))
             zfi_norm_by_squares(g, &g->nodes[g->order[i]]);
     zfi_free(&g->memory, uses, count * sizeof *uses);
-    zfi_free(&g->memory, gradient, count * sizeof *gradient);
+    if (uses) zfi_parallel_put_off(g);
 }
 
 /* Elements of a value that lie one after the other on any number of ranks: of one section. */

@@ -188,13 +188,13 @@ static int32_t zfi_lifted_squares(const zfi_zero *z, int32_t f, int64_t kind)
     return 0;
 }
 
-/* Notes of which members there are squares, and of which kind. */
+/* Notes of which members' gradients there are squares, and of which kind. */
 static void zfi_find_squares(zfi_zero *z)
 {
     for (int32_t i = 0; i < zfi_len(z->order) && !z->squares; i++) {
         const zfi_node *node = &z->graph->nodes[z->order[i]];
         const zfi_lift *of = node->op == ZF_OP_squares ? &z->lift[node->args[0]] : NULL;
-        if (of && of->kind == ZFI_LIFT_ELEMENTS)
+        if (of && of->kind == ZFI_LIFT_ELEMENTS && node->args[0] == z->gradient[of->member])
             z->squared[of->member] = (int32_t)zfi_kind_of_squares(z->graph, node);
     }
     z->squares = true;
@@ -216,7 +216,17 @@ static int64_t zfi_squared_blocks(zfi_zero *z, int32_t f, int64_t kind, int64_t 
     return count;
 }
 
-/* The squares of a member's gradient: those of all members of its bucket of the same kind. */
+/* Sets the range of blocks of a member; returns how many numbers these are. */
+static int64_t zfi_own_blocks(const zfi_zero *z, int32_t m, int64_t *blocks)
+{
+    const zfi_member *its = &z->cut.members[m];
+    blocks[0] = its->at / ZFI_NORM_BLOCK;
+    blocks[1] = blocks[0] + zfi_whole_blocks(its->count);
+    return 2;
+}
+
+/* The squares of a member's gradient: those of all members of its bucket of the same kind. Of
+ * another value, as of the parameter, the member's alone. */
 static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
 {
     zf_graph *g = z->graph;
@@ -224,14 +234,16 @@ static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
                   value = zfi_pull(z, id, member, g->nodes[id].args[0]);
     const zf_attribute unit = ZF_ATTRIBUTE(&g->nodes[id], squares, unit);
     const int64_t kind = zfi_kind_of_squares(g, &g->nodes[id]);
-    int32_t made = zfi_lifted_squares(z, f, kind);
+    const bool all = g->nodes[id].args[0] == z->gradient[member];
+    int32_t made = all ? zfi_lifted_squares(z, f, kind) : 0;
     int64_t *blocks = zfi_calloc(&g->memory, 2 * (size_t)z->cut.buckets[f].count, sizeof *blocks);
     if (!blocks) zfi_graph_nomem(g);
     if (value && blocks && !made)
         made =
             zfi_lifted_node(z, f, ZF_OP_squares, &value, 1,
                             zfi_with(unit, {.i = zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0},
-                                     zfi_listed(blocks, zfi_squared_blocks(z, f, kind, blocks))));
+                                     zfi_listed(blocks, all ? zfi_squared_blocks(z, f, kind, blocks)
+                                                            : zfi_own_blocks(z, member, blocks))));
     z->lift[id] = (zfi_lift){ZFI_LIFT_SQUARES, member, made};
     zfi_free_blocks(z, blocks, f);
 }

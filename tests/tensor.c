@@ -16,13 +16,14 @@ typedef enum kind { LLAMA, LLAMA_TIED, QWEN, GPT, BERT, KINDS } kind;
 static double dropout; /* of models, */
 static int64_t words = VOCAB, tokens = TOKENS;
 static int64_t heads = 4, heads_of_keys = 2, width = 8; /* keys and widths are of Llama */
+static int64_t layers = 2;
 
 static void build_llama(zf_graph *g, kind of, int64_t batch)
 {
     llm_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = heads, c.kv_heads = heads_of_keys;
+    c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads, c.kv_heads = heads_of_keys;
     c.width = width, c.intermediate = 48, c.positions = 16, c.tied = of == LLAMA_TIED;
     if (of == QWEN) c.family = LLM_QWEN3; /* whose q and k have norms */
     llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens}, SAMPLE_TRAIN);
@@ -33,7 +34,7 @@ static void build_gpt(zf_graph *g, int64_t batch)
     gpt_config c;
     zf_error error = {ZF_OK, ""};
     if (!gpt_config_load("small", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = heads, c.intermediate = 48;
+    c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads, c.intermediate = 48;
     c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = dropout;
     gpt_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens}, SAMPLE_TRAIN);
 }
@@ -43,7 +44,7 @@ static void build_bert(zf_graph *g, int64_t batch)
     bert_config c;
     zf_error error = {ZF_OK, ""};
     if (!bert_config_load("tiny", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = 2, c.heads = heads, c.intermediate = 48;
+    c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads, c.intermediate = 48;
     c.positions = 16, c.dropout = c.attention_dropout = dropout;
     bert_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens, .predictions = 2 * batch},
                false);
@@ -541,6 +542,147 @@ TEST_ONCE(tensor_clipping_of_what_is_trained)
     words = 75;
     check_model(t, LLAMA_TIED, 2, 4);
     words = VOCAB;
+}
+
+/* ------------------------------------------------------------------------- values of all nodes */
+
+enum { IDS = 4000, LINE = 4000 };
+
+/* What a text says of the values of its nodes, by number. */
+typedef struct values {
+    char *text;
+    int shown[IDS]; /* the node that has the value on each rank, or its part; 0: none */
+    char op[IDS][24];
+} values;
+
+static int until_cut; /* the first number that zf_cut gives */
+
+static bool is_cut_now;
+
+static void note_before_cut(void *user, zf_graph *g, const char *pass)
+{
+    zf_node node;
+    (void)user;
+    is_cut_now |= !strcmp(pass, "cut");
+    for (int32_t k = 0; !is_cut_now && zf_graph_node(g, k, &node); k++)
+        if (node.id >= until_cut) until_cut = node.id + 1;
+}
+
+/* The text that all passes make of a text, which the caller frees. */
+static void pass_text(test *t, values *v, const char *text, int32_t tensor, int32_t sections)
+{
+    const zf_training before = how;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &error);
+    size_t size;
+    if (!g) abort();
+    how.tensor = tensor, how.sections.tensor = sections;
+    how.after = note_before_cut, until_cut = 0, is_cut_now = false;
+    if (change(g)) test_fail(t, __FILE__, __LINE__, "zf_passes", zf_graph_error(g));
+    how = before;
+    size = zf_graph_text(g, NULL, 0) + 1;
+    v->text = malloc(size);
+    if (!v->text) abort();
+    zf_graph_text(g, v->text, size);
+    zf_graph_free(g);
+}
+
+/* The next line into `line`; what follows it. */
+static const char *next_line(const char *at, char line[LINE])
+{
+    const size_t length = strcspn(at, "\n");
+    snprintf(line, LINE, "%.*s", (int)(length < LINE ? length : LINE - 1), at);
+    return at + length + (at[length] == '\n');
+}
+
+/* Notes which values a text shows: those that a rank has, or has a part of that lies together; where
+ * ranks have addends, their sum. */
+static void note_values(values *v)
+{
+    static const char *const leaves = "param state input constant";
+    char line[LINE] = "", op[24];
+    int id, of;
+    for (const char *at = v->text; *at && strcmp(line, "update:"); ) {
+        const char *type;
+        at = next_line(at, line), type = strrchr(line, ':');
+        if (sscanf(line, " %%%d = %23s", &id, op) != 2 || id >= IDS || !type) continue;
+        snprintf(v->op[id], sizeof v->op[id], "%s", op);
+        if (!strcmp(op, "all_reduce") && sscanf(strstr(line, op), "all_reduce %%%d", &of) == 1)
+            v->shown[of] = id;
+        else if (!strpbrk(type + 1, "+~/:") && strstr(type, "[") && !strstr(type, "[]") &&
+                   !strstr(leaves, op))
+            v->shown[id] = id;
+    }
+}
+
+/* The text with an output of each value that both show, before its updates; the caller frees it. */
+static char *shown_text(const values *v, const values *other, int until)
+{
+    const size_t room = strlen(v->text) + 64 * IDS;
+    const char *rest = strstr(v->text, "\nupdate:");
+    char *made = malloc(room);
+    size_t at;
+    if (!made || !rest) abort();
+    at = (size_t)snprintf(made, room, "%.*s\n", (int)(rest - v->text), v->text);
+    for (int id = 1; id < until; id++)
+        if (v->shown[id] && other->shown[id] && !strcmp(v->op[id], other->op[id]))
+            at += (size_t)snprintf(made + at, room - at, "output %%%d \"v%d\"\n", v->shown[id], id);
+    snprintf(made + at, room - at, "%s", rest + 1);
+    return made;
+}
+
+/* After each node, what ranks have together is what one rank has. */
+static void check_values(test *t, const char *text, int32_t tensor, int32_t sections)
+{
+    const layout l = {.tensor = tensor, .sections = sections, .data = 1},
+                 whole = {.tensor = 1, .sections = sections, .data = 1};
+    values *v = calloc(2, sizeof *v);
+    char *texts[2];
+    bool made;
+    int shown = 0;
+    if (!v) abort();
+    pass_text(t, &v[0], text, 1, sections), pass_text(t, &v[1], text, tensor, sections);
+    note_values(&v[0]), note_values(&v[1]);
+    for (int k = 0; k < 2; k++) texts[k] = shown_text(&v[k], &v[!k], until_cut);
+    for (const char *at = texts[0]; (at = strstr(at, "\noutput %")); at++) shown++;
+    made = team_new(t, &single, texts[0], 1, false, NULL) &&
+           team_new(t, &several, texts[1], tensor, false, NULL);
+    for (int k = 0; k < 2; k++) free(v[k].text), free(texts[k]);
+    free(v);
+    if (!made) return;
+    CHECK(t, shown > 40);
+    take_steps(t, &single, &whole, 0, 1);
+    take_steps(t, &several, &l, 0, 1);
+    if (!t->failed) CHECK(t, compare(t, tensor) > 60);
+    team_end(&several);
+    team_end(&single);
+}
+
+/* Models of drawn sizes. */
+TEST_ONCE(tensor_values_of_nodes)
+{
+    enum { GRAPHS = 20 };
+    uint64_t state = 1;
+    test_defer(t, team_end, &single);
+    test_defer(t, team_end, &several);
+    for (int n = 0; n < GRAPHS && !t->failed; n++) {
+        char *text;
+        int drawn[6];
+        int32_t tensor;
+        for (int k = 0; k < 6; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            drawn[k] = (int)(state >> 40);
+        }
+        tensor = 2 << drawn[0] % 2;
+        heads = 4 << drawn[1] % 2, heads_of_keys = 1 << drawn[2] % 3, width = 2 << drawn[3] % 2;
+        words = drawn[4] % 2 ? VOCAB : 75, layers = 1;
+        how = (zf_training){.precision.dtype = drawn[5] % 2 ? ZF_BF16 : ZF_F32};
+        text = model_text(drawn[5] / 2 % 3 == 2 ? BERT : drawn[5] / 2 % 3 ? LLAMA : LLAMA_TIED, BATCH);
+        heads = 4, heads_of_keys = 2, width = 8, layers = 2;
+        check_values(t, text, tensor, tensor << drawn[0] / 2 % 2);
+        free(text);
+        words = VOCAB;
+    }
 }
 
 /* ------------------------------------------------------------------------- products and their rows */

@@ -61,6 +61,7 @@ for _ in 1 2 3 4 5 6; do
     case $layout in *'pipe 2') [ "$layout" = '--pipe 2' ] && data=2 || data=1 ;; *) data=1 ;; esac
     [ $((data * micro)) -le 8 ] || micro=4
     case $layout in --tensor*) how=$layout ;; *) how="$layout --sections tensor=2" ;; esac
+    [ $data = 1 ] || how="$how --sum parts" # in the order of one rank
     # shellcheck disable=SC2086 # words
     check "$how $kind zero $zero $precision $micro" same $((data * micro)) $how --pipe-schedule $kind --zero $zero \
         --micro-batches $micro --precision $precision

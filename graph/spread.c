@@ -516,9 +516,11 @@ static void zfi_spread_letter(zfi_spreading *c, const zfi_cuts *cuts, int32_t va
 }
 
 /* What sums in sections over a letter that is cut in runs has its part of each in each section. */
-static void zfi_spread_sums_runs(zfi_spreading *c, const zfi_letter_spread *letter)
+static void zfi_spread_sums_runs(zfi_spreading *c, const zfi_cut_letter *of,
+                                 const zfi_letter_spread *letter)
 {
-    const zf_attribute *sections = zfi_attribute_of(c->graph, c->node, "sections"),
+    const int at = zfi_attribute_index(c->graph->records[c->node->op], "sections");
+    const zf_attribute *sections = at >= 0 && of->divided >> at & 1 ? &c->node->attributes[at] : NULL,
                        *runs = zfi_attribute_of(c->graph, c->node, "runs");
     const int64_t size = letter->axes ? c->graph->nodes[letter->from].shape.dims[letter->d] : 0,
                   need = size && letter->run > 0 ? size / letter->run : 1,
@@ -560,7 +562,7 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
         if (cuts.flat[value][0]) c->out.differs |= axes;
         else if (zfi_cut_sums(&cuts, l, value)) {
             c->out.sum |= axes;
-            zfi_spread_sums_runs(c, &letters[l]);
+            zfi_spread_sums_runs(c, &cuts.letter[l], &letters[l]);
         }
         if (cuts.letter[l].first >= 0) c->owned |= axes;
         if (zfi_axes_met(seen) & axes)

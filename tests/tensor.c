@@ -858,6 +858,17 @@ TEST_ONCE(tensor_parts_of_tokens_with_zero)
         check_tokens(t, stage % 2 ? GPT : LLAMA, 2, 2, stage);
 }
 
+/* Gradients of norms of q and k are sums over heads, of which ranks have parts. */
+TEST_ONCE(tensor_norms_of_heads)
+{
+    heads = 8, heads_of_keys = width = 4;
+    how = (zf_training){.clip = 0.05};
+    check_tokens(t, QWEN, 2, 4, -1);
+    how = (zf_training){.sequence = "none", .precision.dtype = ZF_BF16};
+    check_model(t, QWEN, 2, 2);
+    heads = 4, heads_of_keys = 2, width = 8;
+}
+
 /* Factors of adapters are on tokens, or of layers. */
 TEST_ONCE(tensor_parts_of_tokens_lora)
 {

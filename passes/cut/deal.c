@@ -179,12 +179,7 @@ static int32_t zfi_sum_sections(zfi_dealing *c, int32_t v, int32_t *pieces, int3
         if (pieces[j] && zfi_is_half(g->nodes[pieces[j]].dtype))
             pieces[j] = zfi_parallel_cast(g, pieces[j], ZF_F32);
     if (zfi_deals_zigzag(c)) zfi_fold_sections(c, pieces, count);
-    for (; count > 1; count = count / 2 + count % 2) {
-        for (int32_t j = 0; j < count / 2; j++)
-            pieces[j] = zfi_append_op(g, ZF_OP_add, &pieces[2 * j], 2, NULL);
-        if (count % 2) pieces[count / 2] = pieces[count - 1];
-    }
-    x = pieces[0];
+    x = zfi_add_by_tree(g, pieces, count);
     if (c->d.parts > 1 && c->at[v].scattered) x = zfi_scatter(c, v, x);
     else if (c->d.parts > 1)
         x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,

@@ -1,6 +1,7 @@
 /* Rewrite: nodes become what a rank runs, once zf_cut has chosen the classes. Shapes and attributes
  * are those of a part. What sums over a cut dimension is in sections and gets an all_reduce; the
- * bias, activation and residual of such a product follow it. */
+ * bias, activation and residual of such a product follow it. What has no attribute for sections, as
+ * the gradient of a norm of heads, becomes a node for each section of the rank. */
 
 /* The parts into which a flat value is cut, as the operand that it has. */
 static int64_t zfi_flat_parts(zfi_parallel *c, int32_t id)
@@ -158,13 +159,14 @@ typedef struct zfi_before_cut {
     zf_dtype dtype;
     int32_t args;
     int64_t activation; /* of a product; 0: none */
+    int32_t letter;     /* over which it sums, a node for each section: 1 + its index; 0: none */
 } zfi_before_cut;
 
 static zfi_before_cut zfi_before_cut_of(const zf_graph *g, const zfi_node *node)
 {
     const zf_attribute *activation = zfi_attribute_of(g, node, "activation");
     return (zfi_before_cut){node->dtype, node->arg_count,
-                            zfi_may_have_sections(g, node) && activation ? activation->i : 0};
+                            zfi_may_have_sections(g, node) && activation ? activation->i : 0, 0};
 }
 
 static int32_t zfi_parallel_cast(zf_graph *g, int32_t x, zf_dtype dtype)
@@ -185,12 +187,80 @@ static int32_t zfi_parallel_activate(zfi_parallel *c, int32_t id, int32_t x,
     return zfi_append_op(g, activation->op, &x, 1, zfi_with({.i = activation->form}));
 }
 
-/* What readers of a sum read: the sum over ranks, and what follows it, in the dtype of before. */
-static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, const zfi_before_cut *of)
+/* The letter over which the node sums with a node for each section, as zfi_before_cut. */
+static int32_t zfi_letter_of_pieces(zfi_parallel *c, int32_t id)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    bool whole = !c->sums[id] || c->d.sections == c->d.parts || node->update ||
+                 zfi_attribute_of(g, node, "sections") || g->records[node->op]->copies;
+    zfi_cuts cuts;
+    for (int k = 0; k < ZF_MAX_SAVED; k++) whole |= node->saved[k] != 0;
+    if (whole || !zfi_cut_of(g, node, &cuts)) return 0;
+    for (int32_t l = 0; l < cuts.letters; l++)
+        if (cuts.letter[l].first < 0 && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT) &&
+            zfi_letter_parts(c, id, &cuts, l) &&
+            cuts.letter[l].most % (c->d.sections / c->d.parts) == 0)
+            return 1 + l;
+    return 0;
+}
+
+/* The sum of pieces by a balanced tree. */
+static int32_t zfi_add_by_tree(zf_graph *g, int32_t *pieces, int32_t count)
+{
+    for (; count > 1; count = count / 2 + count % 2) {
+        for (int32_t j = 0; j < count / 2; j++)
+            pieces[j] = zfi_append_op(g, ZF_OP_add, &pieces[2 * j], 2, NULL);
+        if (count % 2) pieces[count / 2] = pieces[count - 1];
+    }
+    return pieces[0];
+}
+
+/* The node on section j of `count` of its letter, in f32 or f64. */
+static int32_t zfi_parallel_piece(zf_graph *g, int32_t id, const zfi_cuts *cuts, int32_t l, int64_t j,
+                                  int64_t count)
+{
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    int32_t args[ZFI_CUT_RESULT] = {0};
+    int32_t made;
+    for (int32_t k = 0; k < node.arg_count && k < ZFI_CUT_RESULT; k++) {
+        args[k] = node.args[k];
+        for (int32_t d = 0; d < g->nodes[node.args[k]].shape.rank; d++) {
+            const int64_t size = g->nodes[node.args[k]].shape.dims[d] / count;
+            if (cuts->given[k] && cuts->at[k][d] == l)
+                args[k] = zfi_append_nodes(
+                    g, slice, zfi_with({.i = d}, {.i = j * size}, {.i = (j + 1) * size}), args[k]);
+        }
+    }
+    made = g->error.status ? 0
+                           : zfi_append_op(g, node.op, args, node.arg_count, node.attributes);
+    return made && zfi_is_half(g->nodes[made].dtype)
+               ? zfi_append_nodes(g, cast, zfi_with({.i = ZF_F32}), made)
+               : made;
+}
+
+/* The sum of a rank's sections of the letter. */
+static int32_t zfi_parallel_pieces(zfi_parallel *c, int32_t id, int32_t l)
 {
     zf_graph *g = c->graph;
-    int32_t x = id;
-    if (c->d.parts > 1)
+    const int32_t count = c->d.sections / c->d.parts;
+    int32_t *pieces, x = 0;
+    zfi_cuts cuts;
+    if (!zfi_cut_of(g, &g->nodes[id], &cuts)) return 0;
+    pieces = zfi_calloc(&g->memory, (size_t)count, sizeof *pieces);
+    if (!pieces) return 0;
+    for (int32_t j = 0; j < count; j++) pieces[j] = zfi_parallel_piece(g, id, &cuts, l, j, count);
+    if (!g->error.status && !g->memory.failed) x = zfi_add_by_tree(g, pieces, count);
+    zfi_free(&g->memory, pieces, (size_t)count * sizeof *pieces);
+    return x;
+}
+
+/* What readers of a sum read: the sum x of this rank over ranks, and what follows it, in the dtype of
+ * before. */
+static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, int32_t x, const zfi_before_cut *of)
+{
+    zf_graph *g = c->graph;
+    if (x && c->d.parts > 1)
         x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
                           zfi_with({.i = zfi_mesh_size(zfi_mesh_of(g), c->sums[id])},
                                    {.i = c->sums[id]}, {.i = 1}));
@@ -223,6 +293,8 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
         before[order[i]] = zfi_before_cut_of(g, &g->nodes[order[i]]);
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_attributes(c, order[i]);
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_value_of_rank(c, order[i]);
+    for (int32_t i = 0; i < zfi_len(order); i++)
+        before[order[i]].letter = zfi_letter_of_pieces(c, order[i]);
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed && !g->error.status; i++) {
         zfi_node *node = &g->nodes[order[i]];
@@ -233,10 +305,16 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
         }
         for (int32_t k = 0; k < node->arg_count && !saved; k++)
             if (c->instead[node->args[k]]) node->args[k] = c->instead[node->args[k]];
-        zfi_push(&g->memory, g->order, order[i]);
         g->in_update = node->update, g->scope = node->scope;
+        if (before[order[i]].letter) {
+            const int32_t x = zfi_parallel_pieces(c, order[i], before[order[i]].letter - 1);
+            c->instead[order[i]] = zfi_parallel_sum(c, order[i], x, &before[order[i]]);
+            zfi_replace(g, order[i], c->instead[order[i]]);
+            continue;
+        }
+        zfi_push(&g->memory, g->order, order[i]);
         if (c->sums[order[i]])
-            c->instead[order[i]] = zfi_parallel_sum(c, order[i], &before[order[i]]);
+            c->instead[order[i]] = zfi_parallel_sum(c, order[i], order[i], &before[order[i]]);
     }
     zfi_array_free(&g->memory, order);
     zfi_free(&g->memory, before, (size_t)c->count * sizeof *before);

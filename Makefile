@@ -183,7 +183,7 @@ CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
 # Without nccl.h, sources about ranks are left out.
 NCCL_SOURCE   = $(if $(NCCL_HEADER),zeroflow_nccl.c)
-CUDA_TESTS    = tests/cuda.c tests/iteration.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c %/axes.c),$(wildcard tests/cuda/*.c))
+CUDA_TESTS    = tests/cuda.c tests/iteration.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c %/axes.c %/along.c),$(wildcard tests/cuda/*.c))
 # fmaf as an instruction, where there is one: the same numbers.
 FMA          := $(if $(shell grep -sw fma /proc/cpuinfo),-mfma)
 EMULATE       = $(call say,compile) mkdir -p $(@D); \

@@ -1,6 +1,6 @@
 /* Whole models on ranks along tensor, context and pipe, each with a device of its own: after steps
- * that are launched, captured and replayed, losses have the bits of one such device, and are near the
- * CPU's. */
+ * that are launched, captured and replayed, losses and parameters have the bits of one such device,
+ * and losses are near the CPU's. */
 #define _POSIX_C_SOURCE 200809L
 #include "../small_models.h"
 #include "ranks.h"
@@ -8,7 +8,15 @@
 #include "../../examples/bert/model.h"
 #include "../../examples/llm/model.h"
 
-enum { BATCH = 2, STEPS = 4, WORDS = 32 };
+enum { BATCH = 2, STEPS = 4, WORDS = 64, ROOM = 1 << 17 };
+
+/* What a rank has after all steps. */
+typedef struct seen {
+    float losses[STEPS];
+    unsigned char values[ROOM]; /* of all parameters, as one rank has them */
+    size_t bytes;
+    int cut; /* vocabularies of which a rank has a part */
+} seen;
 
 typedef struct course {
     bool bert;
@@ -16,7 +24,7 @@ typedef struct course {
     double dropout;
     zf_training t;
     bool cpu;
-    float losses[MOST][STEPS];
+    seen *of; /* of each rank */
 } course;
 
 static zf_tensor build(zf_graph *g, const course *c)
@@ -50,9 +58,35 @@ static zf_status steps(zf_graph *g, zf_program *p, const course *c, float *losse
     return status;
 }
 
+/* All parameters, of which ranks have parts, shards or nothing; `bytes` counts those as well for which
+ * there is no room. */
+static zf_status parameters(zf_graph *g, zf_program *p, seen *to)
+{
+    zf_status status = ZF_OK;
+    to->bytes = 0;
+    for (int32_t k = 0; k < zf_param_count(g) && !status; k++) {
+        const zf_tensor w = zf_param_at(g, k);
+        const size_t bytes = zf_whole_bytes(w);
+        if (to->bytes + bytes <= ROOM) status = zf_read_whole(p, w, to->values + to->bytes, bytes);
+        to->bytes += bytes;
+    }
+    return status;
+}
+
+static int cut_vocabularies(zf_graph *g)
+{
+    int count = 0;
+    for (int32_t k = 0; k < zf_param_count(g); k++) {
+        const zf_tensor w = zf_param_at(g, k);
+        count += zf_whole_shape(w).dims[0] == WORDS && zf_tensor_shape(w).dims[0] < WORDS;
+    }
+    return count;
+}
+
 static void course_body(member *m)
 {
-    course *c = m->context;
+    const course *c = m->context;
+    seen *to = &c->of[m->rank];
     zf_training t = c->t;
     zf_graph *g = zf_graph_new(NULL);
     zf_backend *backend = c->cpu ? zf_cpu_backend(NULL, &m->error)
@@ -64,8 +98,9 @@ static void course_body(member *m)
                                              .comm = m->world > 1 ? m->comm : NULL,
                                              .seed = 3,
                                              .verify = true});
+    to->cut = cut_vocabularies(g);
     if (p) {
-        if (steps(g, p, c, c->losses[m->rank]))
+        if (steps(g, p, c, to->losses) || parameters(g, p, to))
             snprintf(m->said, sizeof m->said, "%.500s", zf_program_error(p));
     } else {
         snprintf(m->said, sizeof m->said, "%.500s", zf_graph_error(g));
@@ -88,23 +123,29 @@ static bool run_course(test *t, course *c, int world)
 /* `how` on one rank, with the same sections, and on several. */
 static void check_axes(test *t, const course *how)
 {
-    static course one, several, cpu;
+    static seen alone, near, shared[MOST];
+    course one, several, cpu;
     const int tensor = how->t.tensor ? how->t.tensor : 1,
               context = how->t.context ? how->t.context : 1,
               world = tensor * context * (how->t.stages.ranks ? how->t.stages.ranks : 1);
     if (ranks(t, world) < world) return;
     one = several = *how;
     one.t.tensor = one.t.tensor ? 1 : 0, one.t.context = one.t.stages.ranks = 0;
-    cpu = one, cpu.cpu = true;
+    one.of = &alone, several.of = shared;
+    cpu = one, cpu.cpu = true, cpu.of = &near;
     if (!run_course(t, &one, 1)) return;
     emulation_seed(2);
     if (!run_course(t, &several, world) || !run_course(t, &cpu, 1)) return;
-    for (int r = 0; r < world; r++)
-        CHECK(t, !memcmp(several.losses[r], one.losses[0], sizeof one.losses[0]));
-    CHECK(t, one.losses[0][0] != one.losses[0][STEPS - 1]);
+    for (int r = 0; r < world; r++) {
+        CHECK(t, !memcmp(shared[r].losses, alone.losses, sizeof alone.losses));
+        CHECK(t, shared[r].bytes == alone.bytes && alone.bytes > 20000 && alone.bytes <= ROOM);
+        CHECK(t, !memcmp(shared[r].values, alone.values, alone.bytes));
+        CHECK(t, !shared[r].cut == !how->t.tensor);
+    }
+    CHECK(t, alone.losses[0] != alone.losses[STEPS - 1]);
     for (int step = 0; step < STEPS; step++)
-        CHECK_NEAR(t, one.losses[0][step], cpu.losses[0][step],
-                   (how->t.precision.dtype ? 2e-2 : 1e-4) * cpu.losses[0][step]);
+        CHECK_NEAR(t, alone.losses[step], near.losses[step],
+                   (how->t.precision.dtype ? 2e-2 : 1e-4) * near.losses[step]);
 }
 
 TEST_ONCE(cuda_tensor_llama_has_the_bits_of_one_rank)

@@ -413,6 +413,7 @@ static bool is_special(const bert_examples_desc *desc, int32_t id)
            id == desc->mask;
 }
 
+/* Makes the token at a place a label, and masks, replaces or keeps it. */
 static void choose(bert_batch *batch, int32_t row, int32_t t, const bert_examples_desc *desc,
                    draws *d)
 {
@@ -428,31 +429,23 @@ static void choose(bert_batch *batch, int32_t row, int32_t t, const bert_example
     }
 }
 
-/* Chooses words of row b and masks them. Each place in order is chosen with probability (still to
- * choose) / (places left), so all sets of places have the same probability. */
-static void hide(bert_batch *batch, int32_t row, int64_t in_a, int64_t in_b,
-                 const bert_examples_desc *desc, draws *d)
+/* A word of a packed row, neither [CLS] nor [SEP]. */
+static bool is_packed_word(const bert_batch *batch, int32_t row, int32_t t)
 {
-    int64_t left = in_a + in_b, wanted = wanted_labels(desc, left);
-    if (wanted > desc->max_predictions) wanted = desc->max_predictions;
-    for (int32_t t = 1; wanted; t++) {
-        if (t == 1 + in_a) t++; /* [SEP] */
-        if (below(d, left--) >= wanted) continue;
-        wanted--;
-        choose(batch, row, t, desc, d);
-    }
+    const int64_t at = (int64_t)row * batch->sequence + t;
+    return batch->places[at] && batch->segments[at + 1] == batch->segments[at];
 }
 
-/* The same of a packed row with `left` words. */
-static void hide_packed(bert_batch *batch, int32_t row, int64_t left,
-                        const bert_examples_desc *desc, draws *d)
+/* Chooses some of the `left` words of a row and masks them. Each place in order is chosen with
+ * probability (still to choose) / (places left), so all sets of places have the same probability.
+ * separator: the place of the [SEP] between two segments. */
+static void hide(bert_batch *batch, int32_t row, int64_t left, int64_t separator,
+                 const bert_examples_desc *desc, draws *d)
 {
-    const int32_t *segments = batch->segments + (int64_t)row * batch->sequence,
-                  *places = batch->places + (int64_t)row * batch->sequence;
     int64_t wanted = wanted_labels(desc, left);
     if (wanted > desc->max_predictions) wanted = desc->max_predictions;
     for (int32_t t = 1; wanted; t++) {
-        if (!places[t] || segments[t + 1] != segments[t]) continue; /* [CLS], [SEP] */
+        if (desc->pack ? !is_packed_word(batch, row, t) : t == separator) continue;
         if (below(d, left--) >= wanted) continue;
         wanted--;
         choose(batch, row, t, desc, d);
@@ -483,7 +476,7 @@ static void fill_packed(bert_batch *batch, const bert_examples *x, int32_t row, 
     memset(batch->attention_mask + at + t, 0, (size_t)(batch->sequence - t));
     for (int32_t begin = t; t < batch->sequence; t++)
         ids[t] = desc->pad, segments[t] = number, places[t] = t - begin;
-    hide_packed(batch, row, words, desc, d);
+    hide(batch, row, words, 0, desc, d);
 }
 
 void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
@@ -524,7 +517,7 @@ void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
             mask[t] = t < used;
         }
         batch->tokens += used;
-        hide(batch, row, length(a), length(b), desc, &d);
+        hide(batch, row, length(a) + length(b), 1 + length(a), desc, &d);
     }
     for (int32_t p = batch->labelled; p < batch->predictions; p++) {
         batch->positions[p] = 0;

@@ -49,11 +49,11 @@ static int64_t length_of(int64_t t)
 
 TEST(phases_of_a_curriculum_have_its_lengths)
 {
-    static const curriculum of[] = {{8, 128, 100, 0, 8, 2, NULL, NULL},
-                                    {10, 100, 77, 0, 8, 2, NULL, NULL}, /* neither is a multiple */
-                                    {8, 64, 50, 1, 8, 2, NULL, NULL},
-                                    {9, 60, 300, 1, 3, 3.5, NULL, NULL},
-                                    {64, 64, 10, 0, 8, 2, NULL, NULL}};
+    static const curriculum of[] = {{8, 128, 100, 0, 8, 2, NULL, NULL, 0},
+                                    {10, 100, 77, 0, 8, 2, NULL, NULL, 0}, /* neither is a multiple */
+                                    {8, 64, 50, 1, 8, 2, NULL, NULL, 0},
+                                    {9, 60, 300, 1, 3, 3.5, NULL, NULL, 0},
+                                    {64, 64, 10, 0, 8, 2, NULL, NULL, 0}};
     for (size_t k = 0; k < sizeof of / sizeof *of; k++)
         for (int64_t steps = 40; steps <= 400; steps += 180) {
             int64_t tokens = 0;
@@ -84,6 +84,24 @@ TEST(phases_of_a_discrete_curriculum)
                zf_schedule_at(
                    &(zf_schedule){.kind = ZF_LINEAR, .peak = 1e-3, .steps = 50, .warmup = -1}, 31),
                0);
+}
+
+/* 10 x 16, 20 x 64 and 20 x 100 tokens: 3440 tokens of a row, 68.8 a step of the schedule. */
+TEST(phases_of_a_curriculum_have_rates_by_tokens)
+{
+    static const int64_t done[] = {0, 5, 10, 11, 30, 49}, by[] = {0, 1, 2, 3, 20, 48};
+    begin(50);
+    grows = (curriculum){
+        .schedule = 2, .lengths = "16+64+100", .ends = "10+30", .rate = CURRICULUM_BY_TOKENS};
+    CHECK(t, shape_phases_make(&p, &o, &error));
+    CHECK_TEXT(t, text_of(), "10x4x16 20x4x64 20x4x100 by tokens");
+    for (int k = 0; k < 6; k++)
+        CHECK_NEAR(t, shape_phases_rate(&p, &o.schedule, done[k]),
+                   zf_schedule_at(&o.schedule, by[k] + 1), 0);
+    grows.lengths = "64+64", grows.ends = "10"; /* equal steps: those of the run */
+    CHECK(t, shape_phases_make(&p, &o, &error));
+    for (int64_t k = 0; k < 50; k++)
+        CHECK_NEAR(t, shape_phases_rate(&p, &o.schedule, k), zf_schedule_at(&o.schedule, k + 1), 0);
 }
 
 /* What is not given is that of the run, and each phase has a warm-up of its own. */

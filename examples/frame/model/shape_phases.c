@@ -46,6 +46,9 @@ const zf_option curriculum_rows[] = {
         .help = "tokens of an example, one after the other"),
     ROW(TEXT, ends, 0, NULL, .unit = "1000+2000", .with = "schedule=discrete",
         .help = "the last step of each length but the last"),
+    ROW(CHOICE, rate, 0, "steps|tokens",
+        .help = "tokens: the schedule of the learning rate goes by the share of all tokens that "
+                "were read"),
     {.name = NULL}};
 #undef ROW
 
@@ -209,12 +212,15 @@ static void write_text(shape_phases *p)
             at += (size_t)snprintf(p->text + at, sizeof p->text - at, ":%lld",
                                    (long long)x->rate.every);
     }
+    if (p->by_tokens && at < sizeof p->text)
+        snprintf(p->text + at, sizeof p->text - at, " by tokens");
 }
 
 bool shape_phases_make(shape_phases *p, shape_phases_desc *o, zf_error *error)
 {
     const bool discrete = o->curriculum->schedule == CURRICULUM_DISCRETE;
     *p = (shape_phases){.curriculum = o->curriculum->steps || o->curriculum->lengths || discrete};
+    p->by_tokens = p->curriculum && o->curriculum->rate == CURRICULUM_BY_TOKENS;
     if (p->curriculum && !(discrete ? make_discrete(p, o, error) : make_growing(p, o, error)))
         return false;
     if (o->phase->count && !make_phases(p, o, error)) return false;
@@ -243,9 +249,20 @@ int64_t shape_phases_tokens(const shape_phases *p, int64_t done)
     return tokens;
 }
 
+/* Steps of equal shares of all tokens that have been made after `done` steps. */
+static int64_t steps_by_tokens(const shape_phases *p, int64_t done)
+{
+    const shape_phase *last = &p->at[p->count - 1];
+    const int64_t steps = last->first + last->steps;
+    const double all = (double)shape_phases_tokens(p, steps);
+    if (done >= steps) return done;
+    return (int64_t)floor((double)shape_phases_tokens(p, done) / all * (double)steps + 1e-6);
+}
+
 double shape_phases_rate(const shape_phases *p, const zf_schedule *run, int64_t done)
 {
     const shape_phase *x = shape_phases_at(p, done);
+    if (p->by_tokens) done = steps_by_tokens(p, done);
     const bool own = x && !p->curriculum;
     const zf_schedule *rate = own ? &x->rate : run;
     return zf_schedule_at(rate, done - (own ? x->first : 0) + !rate->from_zero);

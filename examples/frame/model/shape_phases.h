@@ -20,7 +20,8 @@ typedef struct shape_phases {
     int32_t count;                /* 0: the shape is the same in all steps */
     int32_t shapes;               /* different ones, */
     int32_t first[SHAPE_PHASES];  /* and the first phase of each */
-    bool curriculum;              /* the rate is that of the whole run */
+    bool curriculum;              /* the rate is that of the whole run, */
+    bool by_tokens;               /* whose steps are equal shares of its tokens */
     char text[SHAPE_PHASES_TEXT]; /* what they are, for a checkpoint; "": there are none */
 } shape_phases;
 
@@ -30,7 +31,9 @@ typedef struct curriculum {
     int64_t min, max, steps, schedule, round;
     double root;
     const char *lengths, *ends;
+    int64_t rate; /* CURRICULUM_BY_TOKENS */
 } curriculum;
+enum { CURRICULUM_BY_STEPS, CURRICULUM_BY_TOKENS }; /* of rate */
 extern const zf_option curriculum_rows[];
 
 /* What a run says of its shape, and of what changes it. */

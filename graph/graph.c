@@ -539,6 +539,13 @@ static const zfi_node *zfi_home_of(const zf_graph *g, const zfi_node *node)
     return node;
 }
 
+/* The accumulator that the node is, or of which it is a copy; 0: neither. */
+static int32_t zfi_accumulator_of(const zf_graph *g, int32_t id)
+{
+    while (g->nodes[id].op == ZF_OP_copy && g->nodes[id].arg_count == 1) id = g->nodes[id].args[0];
+    return g->nodes[id].op == ZF_OP_accumulator ? id : 0;
+}
+
 /* A sum over micro-batches that lies on a disk. */
 static bool zfi_is_sum_on_disk(const zf_graph *g, int32_t id)
 {

@@ -879,7 +879,8 @@ static void zfi_spread_squares(zfi_spreading *c)
 
 /* ------------------------------------------------------------------------------------- updates */
 
-/* Operands of a set have the type of the first one, others are equal on all ranks. */
+/* Operands of a set have the type of the first one, others are equal on all ranks. An accumulator has
+ * the type of what is added to it. */
 static void zfi_spread_updates(zfi_spreading *c, uint32_t alike)
 {
     const zfi_node *node = c->node;
@@ -889,7 +890,8 @@ static void zfi_spread_updates(zfi_spreading *c, uint32_t alike)
         else if (!(k < 31 && alike >> k & 1) && zfi_is_spread(x))
             zfi_spread_fail(c, "%%%d is not equal along %s, so ranks would update differently",
                             (int)node->args[k], zfi_axis_in(zfi_spread_cut(x) | x->differs));
-        else if (k < 31 && alike >> k & 1 && !zfi_same_spread(x, zfi_spread_arg(c, 0)))
+        else if (k < 31 && alike >> k & 1 && !zfi_same_spread(x, zfi_spread_arg(c, 0)) &&
+                 !zfi_accumulator_of(c->graph, node->args[k]))
             zfi_spread_fail(c, "%%%d and %%%d have two types along axes", (int)node->args[0],
                             (int)node->args[k]);
     }

@@ -528,13 +528,6 @@ static void zfi_check_parts(const zfi_ranks *r, int32_t id)
                         (int)zfi_mesh_size(zfi_mesh_of(g), over));
 }
 
-/* The accumulator that the node is, or of which it is a copy; 0: neither. */
-static int32_t zfi_accumulator_of(const zf_graph *g, int32_t id)
-{
-    while (g->nodes[id].op == ZF_OP_copy && g->nodes[id].arg_count == 1) id = g->nodes[id].args[0];
-    return g->nodes[id].op == ZF_OP_accumulator ? id : 0;
-}
-
 static void zfi_check_sum(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;

@@ -249,8 +249,8 @@ TEST_ONCE(experts_of_ranks_leave_sums_in_host_memory)
 static void check_close(test *t, const char *optimizer)
 {
     char plain[200], parts[200];
-    snprintf(plain, sizeof plain, "autograd loss; simplify; clip 0.5; %s lr; zero world=4 micro_batches=2",
-             optimizer);
+    snprintf(plain, sizeof plain,
+             "autograd loss; simplify; clip 0.5; %s lr; zero world=4 micro_batches=2", optimizer);
     snprintf(parts, sizeof parts,
              "autograd loss; simplify; clip 0.5; %s lr; experts parts=2; zero stage=2 world=4 "
              "micro_batches=2",

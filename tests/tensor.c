@@ -520,6 +520,16 @@ TEST_ONCE(tensor_copies_with_zero)
         check_layout(t, text, &(layout){.tensor = 4, .sections = 4, .data = 2, .stage = stage}, 20);
 }
 
+/* Sums over micro-batches lie in host memory, whole and in shards. */
+TEST_ONCE(tensor_sums_in_host_memory)
+{
+    char *text = model_text(LLAMA, BATCH / 2);
+    test_defer(t, free, text);
+    how = (zf_training){.zero.micro_batches = 4, .offload.gradients = ZF_HOST};
+    for (int stage = 0; stage <= 3 && !t->failed; stage += 3)
+        check_layout(t, text, &(layout){.tensor = 2, .sections = 4, .data = 2, .stage = stage}, 20);
+}
+
 /* Norms of LAMB are those of whole tensors, cut, equal and of copied heads, at each stage of ZeRO. */
 TEST_ONCE(tensor_lamb)
 {

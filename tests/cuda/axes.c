@@ -20,12 +20,15 @@ typedef struct seen {
 
 typedef struct course {
     bool bert;
+    int words; /* of the vocabulary; 0: WORDS */
     int micro; /* parts of a batch */
     double dropout;
     zf_training t;
     bool cpu;
     seen *of; /* of each rank */
 } course;
+
+static int words_of(const course *c) { return c->words ? c->words : WORDS; }
 
 static zf_tensor build(zf_graph *g, const course *c)
 {
@@ -34,12 +37,12 @@ static zf_tensor build(zf_graph *g, const course *c)
     bert_config b;
     const sample_shape shape = {.batch = BATCH, .sequence = TOKENS, .predictions = 2 * BATCH};
     if (c->bert && bert_config_load("tiny", &b, &error)) {
-        b.vocab = WORDS, b.hidden = 32, b.layers = 2, b.heads = 4, b.intermediate = 48;
+        b.vocab = words_of(c), b.hidden = 32, b.layers = 2, b.heads = 4, b.intermediate = 48;
         b.positions = 16, b.dropout = b.attention_dropout = c->dropout;
         bert_build(g, &b, &shape, false);
     } else if (!c->bert && llm_config_load("15m", &l, &error)) {
-        l.vocab = WORDS, l.hidden = 32, l.layers = 2, l.heads = 4, l.kv_heads = 2, l.width = 8;
-        l.intermediate = 48, l.positions = 16;
+        l.vocab = words_of(c), l.hidden = 32, l.layers = 2, l.heads = 4, l.kv_heads = 2;
+        l.width = 8, l.intermediate = 48, l.positions = 16;
         llm_build(g, &l, &shape, SAMPLE_TRAIN);
     }
     return zf_graph_find(g, "loss");
@@ -73,12 +76,13 @@ static zf_status parameters(zf_graph *g, zf_program *p, seen *to)
     return status;
 }
 
-static int cut_vocabularies(zf_graph *g)
+static int cut_vocabularies(zf_graph *g, const course *c)
 {
+    const int words = words_of(c);
     int count = 0;
     for (int32_t k = 0; k < zf_param_count(g); k++) {
         const zf_tensor w = zf_param_at(g, k);
-        count += zf_whole_shape(w).dims[0] == WORDS && zf_tensor_shape(w).dims[0] < WORDS;
+        count += zf_whole_shape(w).dims[0] == words && zf_tensor_shape(w).dims[0] < words;
     }
     return count;
 }
@@ -98,7 +102,7 @@ static void course_body(member *m)
                                              .comm = m->world > 1 ? m->comm : NULL,
                                              .seed = 3,
                                              .verify = true});
-    to->cut = cut_vocabularies(g);
+    to->cut = cut_vocabularies(g, c);
     if (p) {
         if (steps(g, p, c, to->losses) || parameters(g, p, to))
             snprintf(m->said, sizeof m->said, "%.500s", zf_program_error(p));
@@ -153,10 +157,20 @@ TEST_ONCE(cuda_tensor_llama_has_the_bits_of_one_rank)
     check_axes(t, &(course){.micro = 1, .t = {.tensor = 2, .sections.tensor = 4, .clip = 0.5}});
 }
 
-/* Masks of attention, of layers and of the embedding; two parts of a batch. */
+/* The last of four sections has 18 words of 75, and its rank one row of padding. */
+TEST_ONCE(cuda_tensor_llama_of_words_that_sections_do_not_divide)
+{
+    check_axes(
+        t,
+        &(course){.words = 75, .micro = 1, .t = {.tensor = 2, .sections.tensor = 4, .clip = 0.5}});
+}
+
+/* Masks of attention, of layers and of the embedding. The second of two sections has 37 words of 75,
+ * and padding of the bias as well. */
 TEST_ONCE(cuda_tensor_bert_draws_as_one_rank)
 {
     check_axes(t, &(course){.bert = true,
+                            .words = 75,
                             .micro = 1,
                             .dropout = 0.2,
                             .t = {.tensor = 2, .sections.tensor = 2, .precision.dtype = ZF_BF16}});

@@ -747,7 +747,7 @@ static const op_case cases[] = {
      NO_GRADIENT | NEEDS_N},
     {"expert_rows", "y[R,3]", "expert_rows %1 {experts=N rows=W capacity=3} : i32[W]", EXACT, 0, 0,
      NO_GRADIENT | NEEDS_N},
-    {"expert_rows", "x[R,2] s[R,2]",
+    {"expert_rows", "x[R,2] u[R,2]",
      "expert_rows %1, %2 {experts=N rows=W capacity=3} : i32[W]\nsaved %3 {index=1} : i32[R,2]",
      EXACT, 0, 0, NO_GRADIENT | NEEDS_N},
     {"saved", "x[R,2]", "expert_rows %1 {experts=N rows=T} : i32[T]\nsaved %2 : i32[N,2]", EXACT, 0,

@@ -26,7 +26,7 @@ static zf_graph *model(bool offload)
         .intermediate = 12,
         .dropout = 0.1,
         .pre_norm = true,
-        .layer_drop = {.theta = 0.4, .gamma = 100, .halves = true, .layers = LAYERS}};
+        .layer_drop = {.theta = 0.4, .gamma = 0.2, .halves = true, .layers = LAYERS}};
     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, TOKENS, HIDDEN));
     for (int64_t i = 0; i < LAYERS; i++) {
         zf_push(g, "layer.%d", (int)i);

@@ -52,7 +52,7 @@
  *     %9 = attention_backward %8, %3, %4, %1, %2, %3 {...} : f32[16,128,256]
  *
  *          dQ; saved 0: dK, saved 1: dV, in f32 (f64 of f64) whatever the operands are. So ranks and
- *          sections of the queries have addends of dK and dV (passes/cut/gather.c)
+ *          sections of the queries have addends of dK and dV (passes/cut/apart.c)
  *
  * Sources: Milakov & Gimelshein 2018 (online softmax); Dao et al. 2022 and Dao 2023
  * (FlashAttention: the backward pass). */

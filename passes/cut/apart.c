@@ -1,4 +1,6 @@
-/* Apart: q, k and v of packed attention become values of their own, which zf_context cuts by heads.
+/* Apart: what attention has in one value becomes several, which zf_context cuts.
+ *
+ * q, k and v of packed attention become values of their own, which are cut by heads:
  *
  * before:   %5 = attention %4 {heads=4} : f32[2,8,16]       %4 : f32[2,8,48]
  *           %9 = attention_grad %8, %5, %6, %4 {heads=4} : f32[2,8,48]
@@ -111,79 +113,123 @@ static void zfi_set_apart(zf_graph *g)
     zfi_free(&g->memory, changed, (size_t)count * sizeof *changed);
 }
 
-/* --------------------------------------------------------------------------------------- dropout
+/* ------------------------------------------------------------------------------------ gradients
  *
- * Dropout within a norm becomes a node of its own too, which draws the masks of its part of a value.
- * The gradient of such a norm sums over tokens, in sections that are no parts on one rank.
+ * The gradients of attention become values of their own, so that queries can be cut: of what a rank or
+ * a section has of the queries, dQ is a part, and dK and dV are addends.
  *
- * before:   %5 = residual_norm %1, %2, %3, %4 {p=0.1 stream=3}     %9 = residual_norm_grad %8, %6, %7,
- *           %3 {p=0.1 stream=3}    %10 = saved %9 {index=0}    %11 = saved %9 {index=3}
- * after:    %12 = dropout %1 {p=0.1 stream=3}    %5 = residual_norm %12, %2, %3, %4
- *           %9 = residual_norm_grad %8, %6, %7, %3    %13 = dropout %9 {p=0.1 stream=3}
- *           %11 = sum_to %13 {shape=[8]} */
+ * before:   %9  = attention_grad %8, %5, %6, %1, %2, %3 {heads=4} : bf16[768]
+ *           %10 = slice %9 {stop=256}   %11 = reshape %10 {shape=[2,8,16]} : bf16[2,8,16]
+ *           %12 = slice %9 {start=256 stop=512}   %13 = reshape %12 {shape=[2,8,16]} : bf16[2,8,16]
+ * after:    %20 = attention_backward %8, %5, %6, %1, %2, %3 {heads=4} : bf16[2,8,16]    in place of %11
+ *           %21 = saved %20 {index=0} : f32[2,8,16]   %22 = cast %21 {to=bf16} : bf16[2,8,16]   of %13
+ *
+ * Keys and values are then gathered by the first reader of the forward pass, and summed gradients
+ * are scattered, by what tokens.c and deal.c do with any other node. */
 
-/* The node is a norm with dropout, or its gradient. */
-static bool zfi_norm_drops(const zfi_node *node)
+/* What stands for values of the gradients of attention. */
+typedef struct zfi_grads_apart {
+    int32_t made;                /* the attention_backward in place of an attention_grad; 0 */
+    int32_t thirds[ZFI_THIRDS];  /* dQ, dK and dV of it; 0: not made yet */
+    int32_t of, third;           /* of a slice of one: the attention_grad, and which third */
+} zfi_grads_apart;
+
+/* The node is the gradient of attention with q, k and v apart. */
+static bool zfi_has_grads_apart(const zfi_node *node)
 {
-    return (node->op == ZF_OP_residual_norm || node->op == ZF_OP_residual_norm_grad) &&
-           ZF_FLOAT(node, residual_norm, p) > 0;
+    return node->op == ZF_OP_attention_grad && zfi_packed_at(node) < 0;
 }
 
-static int32_t zfi_append_drop(zf_graph *g, int32_t norm, int32_t x)
+static void zfi_make_backward(zf_graph *g, int32_t id, zfi_grads_apart *x)
 {
-    const zfi_node node = g->nodes[norm]; /* appending moves the nodes */
-    return zfi_append_op(g, ZF_OP_dropout, &x, 1,
-                         zfi_with(ZF_ATTRIBUTE(&node, residual_norm, p),
-                                  ZF_ATTRIBUTE(&node, residual_norm, stream)));
+    const zfi_node old = g->nodes[id];
+    zfi_new n = {.op = ZF_OP_attention_backward, .args = old.args, .arg_count = old.arg_count};
+    memcpy(n.attributes, old.attributes, sizeof n.attributes);
+    x->made = x->thirds[0] = zfi_append(g, &n);
+    if (x->made) zfi_replace(g, id, x->made);
 }
 
-/* What comes before the norm: bias and dropout. */
-static void zfi_drop_before(zf_graph *g, int32_t id)
+/* dQ, dK or dV, in the dtype of the operands. */
+static int32_t zfi_third_of_grads(zf_graph *g, zfi_grads_apart *x, int32_t third)
 {
-    const zfi_node node = g->nodes[id];
-    const int32_t bias = zfi_norm_bias_at(ZF_INT(&node, residual_norm, form));
-    int32_t x = node.args[0];
-    if (node.arg_count > bias) x = zfi_append_nodes(g, add, NULL, x, node.args[bias]);
-    if (x) x = zfi_append_drop(g, id, x);
-    if (!x) return;
-    g->nodes[id].args[0] = x;
-    if (node.arg_count > bias) g->nodes[id].arg_count--;
-    zfi_push(&g->memory, g->order, id);
+    if (!x->thirds[third] && x->made)
+        x->thirds[third] =
+            zfi_parallel_cast(g, zfi_saved((zf_tensor){g, x->made}, third - 1).id,
+                              g->nodes[x->made].dtype);
+    return x->thirds[third];
 }
 
-/* The gradients before dropout, and of the bias. */
-static void zfi_drop_after(zf_graph *g, int32_t id)
+/* Which third a slice of the flat value takes: q begins at 0, k where q ends. */
+static int32_t zfi_third_of_slice(const zf_graph *g, const zfi_node *slice)
 {
-    const zfi_node node = g->nodes[id];
-    const int64_t wide = zfi_last(&node.shape);
-    int32_t dx;
-    zfi_push(&g->memory, g->order, id);
-    dx = zfi_append_drop(g, id, id);
-    if (dx && node.saved[ZFI_DX]) zfi_replace(g, node.saved[ZFI_DX], dx);
-    if (dx && node.saved[ZFI_DBIAS])
-        zfi_replace(g, node.saved[ZFI_DBIAS],
-                    zfi_append_nodes(g, sum_to, zfi_with(zfi_listed(&wide, 1)), dx));
-    g->nodes[id].saved[ZFI_DX] = g->nodes[id].saved[ZFI_DBIAS] = 0;
-}
-
-/* Sets dropout of norms apart. */
-static void zfi_drop_apart(zf_graph *g)
-{
-    int32_t *order = g->order;
-    g->order = NULL;
-    for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
-        zfi_node *node = &g->nodes[order[i]];
-        const bool drops = zfi_norm_drops(node);
-        if (node->op == ZF_OP_none) continue; /* what a gradient has saved */
-        for (int32_t k = 0; k < node->arg_count; k++)
-            node->args[k] = zfi_resolve(g, node->args[k]);
-        g->in_update = node->update, g->scope = node->scope;
-        if (drops && node->op == ZF_OP_residual_norm) zfi_drop_before(g, order[i]);
-        else if (drops) zfi_drop_after(g, order[i]);
-        else zfi_push(&g->memory, g->order, order[i]);
-        if (!drops) continue;
-        ZF_FLOAT(&g->nodes[order[i]], residual_norm, p) = 0;
-        ZF_INT(&g->nodes[order[i]], residual_norm, stream) = 0;
+    const zfi_node *grad = &g->nodes[slice->args[0]];
+    int64_t at = 0;
+    for (int32_t third = 0; third < ZFI_THIRDS; third++) {
+        if (at == ZF_INT(slice, slice, start)) return third;
+        at += zfi_node_count(&g->nodes[grad->args[3 + third]]);
     }
+    return -1;
+}
+
+/* A reshape of a slice: the value itself, or that in another form. */
+static void zfi_reshape_third(zf_graph *g, int32_t id, int32_t value)
+{
+    zfi_new n = {.op = ZF_OP_reshape, .args = &value, .arg_count = 1, .id = id};
+    memcpy(n.attributes, g->nodes[id].attributes, sizeof n.attributes);
+    if (!value) return;
+    if (zfi_same_shape(&g->nodes[value].shape, &g->nodes[id].shape)) zfi_replace(g, id, value);
+    else zfi_append(g, &n);
+}
+
+/* Puts the node, or what stands for it. */
+static void zfi_put_apart_grads(zf_graph *g, int32_t id, zfi_grads_apart *at)
+{
+    zfi_node *node = &g->nodes[id];
+    const int32_t arg = node->arg_count ? node->args[0] : 0;
+    g->in_update = node->update, g->scope = node->scope;
+    if (node->op == ZF_OP_slice && at[arg].made) {
+        at[id].of = arg, at[id].third = zfi_third_of_slice(g, node);
+        return;
+    }
+    if (node->op == ZF_OP_reshape && at[arg].of && at[arg].third >= 0) {
+        zfi_reshape_third(g, id, zfi_third_of_grads(g, &at[at[arg].of], at[arg].third));
+        return;
+    }
+    for (int32_t k = 0; k < node->arg_count; k++) node->args[k] = zfi_resolve(g, node->args[k]);
+    if (zfi_has_grads_apart(node)) zfi_make_backward(g, id, &at[id]);
+    else zfi_push(&g->memory, g->order, id);
+}
+
+/* All slices of the gradient are those of q, k or v, and read by reshapes alone. */
+static bool zfi_are_thirds(const zf_graph *g)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            const zfi_node *x = &g->nodes[node->args[k]];
+            if (zfi_has_grads_apart(x) &&
+                (node->op != ZF_OP_slice || zfi_third_of_slice(g, node) < 0))
+                return false;
+            if (x->op == ZF_OP_slice && zfi_has_grads_apart(&g->nodes[x->args[0]]) &&
+                node->op != ZF_OP_reshape)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Sets the gradients of all attention apart. */
+static void zfi_set_gradients_apart(zf_graph *g)
+{
+    const int32_t count = (int32_t)zfi_len(g->nodes);
+    int32_t *order = g->order;
+    zfi_grads_apart *at;
+    if (g->error.status || g->memory.failed || !zfi_are_thirds(g)) return;
+    at = zfi_calloc(&g->memory, (size_t)count, sizeof *at);
+    if (!at) return;
+    g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(order) && !g->error.status; i++)
+        zfi_put_apart_grads(g, order[i], at);
     zfi_array_free(&g->memory, order);
+    zfi_free(&g->memory, at, (size_t)count * sizeof *at);
 }

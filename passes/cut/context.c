@@ -15,7 +15,7 @@
  * (base/tree.c), each section of which is a node on its tokens: the bits are those of any number of
  * ranks with as many sections. Attention exchanges tokens for heads (Jacobs et al. 2023, DeepSpeed
  * Ulysses), so it sees whole sequences, with their masks, positions and documents. With
- * ZF_CONTEXT_GATHER it keeps its rank's queries, and gathers keys and values (gather.c). */
+ * ZF_CONTEXT_GATHER it keeps its rank's queries, and gathers keys and values (apart.c). */
 
 /* Attributes of the node as it runs on section j of `pieces`. The rows of a rank's part are known
  * where it runs (run/compile/share.c), those of a section of what is whole are not. */
@@ -293,7 +293,7 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_set_apart(g);
-    zfi_set_drops_apart(g);
+    zfi_set_drops_apart(g, false);
     if (c.d.kind != ZF_CONTEXT_ULYSSES) zfi_set_gradients_apart(g);
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);

@@ -66,7 +66,7 @@ ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_parallel_norms(g);
-    if (c.d.tokens != ZF_TOKENS_WHOLE) zfi_drop_apart(g);
+    if (c.d.tokens != ZF_TOKENS_WHOLE) zfi_set_drops_apart(g, true);
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count * ZF_MAX_RANK, sizeof *c.at);
     c.next = zfi_calloc(&g->memory, (size_t)c.count * ZF_MAX_RANK, sizeof *c.next);

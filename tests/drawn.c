@@ -13,7 +13,7 @@
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 
-enum { RUNS = 10, STEPS = 2, LAYERS = 4, MOST_RANKS = 16, MOST = 1 << 14 };
+enum { RUNS = 4, STEPS = 2, LAYERS = 4, MOST_RANKS = 16, MOST = 1 << 14 };
 
 typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
 

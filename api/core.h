@@ -288,8 +288,8 @@ ZF_API const char *zf_param_adapter(zf_tensor param);
 /* The parameter's name without its adapter's: "score.weight" of "score.critic.weight". Written to
  * text, which has room for `size` bytes and is returned. */
 ZF_API const char *zf_param_plain_name(zf_tensor param, char *text, size_t size);
-/* The shape of the value that one rank would have, where ranks along tensor or context share it; for
- * others zf_tensor_shape. */
+/* The shape of the value that one rank would have, where ranks share it (zf_cut, zf_context,
+ * zf_experts); for others zf_tensor_shape. */
 ZF_API zf_shape zf_whole_shape(zf_tensor tensor);
 ZF_API size_t zf_whole_bytes(zf_tensor tensor); /* of that value; 0 for an invalid one */
 /* The shape of a parameter's numbers, of all ranks together. */
@@ -434,7 +434,7 @@ typedef struct zf_matmul_desc {
     int64_t sections;
     bool wide; /* the result has the dtype of sums: f32, or f64 of f64 */
     /* k is so many equal runs, one after the other, and a section has its part of each: with 3, of
-     * q, k and v of packed attention. 0: 1 */
+     * q, k and v of packed attention. runs times `sections` must divide k. 0: 1 */
     int64_t runs;
 } zf_matmul_desc;
 

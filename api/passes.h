@@ -202,15 +202,16 @@ typedef struct zf_sections {
 /* What ranks along tensor have between the layers that they share. */
 typedef enum zf_cut_tokens {
     ZF_TOKENS_FIT,  /* as CUT, where sections divide the tokens; else as WHOLE */
-    ZF_TOKENS_CUT,  /* each a part of the tokens of every sequence: sequence parallelism */
-    ZF_TOKENS_WHOLE /* the same, of all tokens */
+    ZF_TOKENS_CUT,  /* a part each of the tokens of every sequence: sequence parallelism */
+    ZF_TOKENS_WHOLE /* all tokens each */
 } zf_cut_tokens;
 
 /* Cuts layers over ranks along the axis tensor: of two products with parameters, one after the
  * other, the first by its columns, the second by what it sums over; attention by heads. Gradients
- * and updates are cut with them. What lies between is cut over tokens, dimension 1 of inputs. Sums over what is cut are made of `sections`, a balanced tree, and
- * have the bits of any number of ranks with as many sections. docs/axes.md has the types.
- * Requires: not zf_zero yet; after zf_autograd and the optimizer, where the step trains. */
+ * and updates are cut with them. What lies between is cut over tokens, dimension 1 of inputs. Sums
+ * over what is cut are made of `sections`, a balanced tree, and have the bits of any number of
+ * ranks with as many sections. docs/axes.md has the types. Requires: not zf_zero yet; after
+ * zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_cut_desc {
     int32_t parts;    /* ranks along tensor; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
@@ -230,38 +231,39 @@ typedef enum zf_context_kind {
     /* Gathers keys and values: each rank has its queries, of all heads. The gradients of keys and
      * values are sums over sections of queries, of which each rank gets its part */
     ZF_CONTEXT_GATHER,
-    /* The same; of twice as many pieces as ranks, rank r of C has number r and 2C-1-r. Under a causal
-     * mask ranks then have equal work. `sections` is a multiple of 2C, by default 2C */
+    /* The same; of twice as many pieces as ranks, rank r of C has number r and 2C-1-r. Under a
+     * causal mask ranks then have equal work. `sections` is a multiple of 2C, by default 2C */
     ZF_CONTEXT_ZIGZAG
 } zf_context_kind;
 
 /* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, that
- * is of dimension 1 of inputs. Attention is as `kind` says. Parameters are equal on these ranks, and their gradients are summed
- * over them. Sums over tokens are made of `sections`, a balanced tree, and have the bits of any
- * number of ranks with as many sections. docs/axes.md has an example. Requires: not zf_zero yet;
- * after zf_autograd and the optimizer, where the step trains. */
+ * is of dimension 1 of inputs. Attention is as `kind` says. Parameters are equal on these ranks,
+ * and their gradients are summed over them. Sums over tokens are made of `sections`, a balanced
+ * tree, and have the bits of any number of ranks with as many sections. docs/axes.md has an
+ * example. Requires: not zf_zero yet; after zf_autograd and the optimizer, where the step
+ * trains. */
 typedef struct zf_context_desc {
     int32_t parts;    /* ranks along context; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
     zf_context_kind kind;
 } zf_context_desc;
 ZF_API zf_status zf_context(zf_graph *graph, const zf_context_desc *desc);
-/* Orders the axes of the ranks, the slowest first: "data,pipe,tensor". Ranks that follow one another
- * differ in the last axis; launchers put them on one node. Each axis that the ranks have is named,
- * and data; others may be. Without it the order is pipe, data, context, tensor. Bits are those of any
- * order. Requires: after zf_cut, zf_context and zf_stages; not zf_zero yet. */
+/* Orders the axes of the ranks, the slowest first: "data,pipe,tensor". Ranks that follow one
+ * another differ in the last axis; launchers put them on one node. Each axis that the ranks have is
+ * named, and data; others may be. Without it the order is pipe, data, context, tensor. Bits are
+ * those of any order. Requires: after zf_cut, zf_context and zf_stages; not zf_zero yet. */
 ZF_API zf_status zf_order(zf_graph *graph, const char *axes);
 /* The number of a rank along an axis (ZF_OVER_DATA, ...) of the graph; 0: it has no such axis. */
 ZF_API int32_t zf_rank_along(const zf_graph *graph, int32_t over, int32_t rank);
 
 /* Ranks along the axis expert, a part of data, share experts: neighbours along data have batches of
- * their own, and each the matrices of other experts. Rows of tokens go to the ranks of their experts
- * and back. Gradients of experts are sums of `sections`, one for each of as many neighbours along
- * data, a balanced tree, and have the bits of any number of ranks that divides these. zf_zero shards
- * experts over the ranks that have the same. docs/experts.md has an example. Requires: not zf_zero
- * yet; after zf_autograd and the optimizer, where the step trains. */
+ * their own, and each the matrices of other experts. Rows of tokens go to the ranks of their
+ * experts and back. Gradients of experts are sums of `sections`, one for each of as many neighbours
+ * along data, a balanced tree, and have the bits of any number of ranks that divides these. zf_zero
+ * shards experts over the ranks that have the same. docs/experts.md has an example. Requires: not
+ * zf_zero yet; after zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_experts_desc {
-    int32_t parts;    /* ranks along expert, which divide all experts; 0: 1 */
+    int32_t parts;    /* ranks along expert: a divisor of the number of experts; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
     /* Rows for which there is room on the rank of an expert, from each of these ranks: this times
      * the mean, choices / parts. More are an error of the step. 0: as many as there can be. It is
@@ -581,9 +583,9 @@ typedef enum zf_sum_order {
 typedef enum zf_gather_when {
     ZF_GATHER_USE, /* for each run of uses in each micro-batch, after which they are released */
     /* Once a step: what is gathered in the first micro-batch stays on the device until the last one
-     * has run. All parameters that a rank uses are there whole, besides its shards; of those that are
-     * quantised (zf_zero_desc.quantized_weights) the integers are. The same with one micro-batch as
-     * ZF_GATHER_USE */
+     * has run. All parameters that a rank uses are there whole, besides its shards; of those that
+     * are quantised (zf_zero_desc.quantized_weights) the integers are. The same with one
+     * micro-batch as ZF_GATHER_USE */
     ZF_GATHER_STEP
 } zf_gather_when;
 
@@ -628,7 +630,8 @@ typedef struct zf_zero_desc {
     int32_t world; /* ranks; 0: 1 */
     int64_t micro_batches; /* of a step, on each rank; 0: 1 */
     zf_sum_order sum; /* the order in which gradients are added */
-    zf_gather_when gather; /* of stage 3; ZF_GATHER_STEP not with hpz, and not with offloaded parameters */
+    /* Of stage 3. ZF_GATHER_STEP not with hpz, and not with offloaded parameters */
+    zf_gather_when gather;
     int32_t nodes; /* of the ranks, world / nodes in each; 0: 1 */
     /* Stage 3 (ZeRO++, Wang et al. 2023): the ranks of a node together keep a copy of the
      * parameters from the forward to the backward pass, whose gathers then stay inside the node. It
@@ -924,17 +927,21 @@ typedef struct zf_training {
     /* Ranks along the axis tensor, which share layers (zf_cut); 0: 1. zf_zero_desc.world is the
      * number of the other ones, those along data */
     int32_t tensor;
-    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor` */
+    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor`,
+     * `expert` and `stages` */
     int32_t context;
     zf_context_kind context_kind; /* what attention does where ranks share sequences */
-    /* "tensor" or "none": what ranks along tensor have between the layers that they share, a part of
-     * the tokens each or all of them (zf_cut_desc.tokens); NULL: a part, where sections divide the
-     * tokens */
+    /* "tensor" or "none": what ranks along tensor have between the layers that they share, a part
+     * of the tokens each or all of them (zf_cut_desc.tokens); NULL: a part, where sections divide
+     * the tokens */
     const char *sequence;
-    /* Neighbours along data that share experts (zf_experts), which divide zf_zero_desc.world; 0: 1 */
+    /* Neighbours along data that share experts (zf_experts): a divisor of zf_zero_desc.world; 0:
+     * 1 */
     int32_t expert;
     double expert_rows;   /* zf_experts_desc.rows */
-    zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
+    /* Of sums (zf_cut, zf_context, zf_experts). Where those of tensor or context are above 1,
+     * zf_fuse leaves out rewrites, of which `qkv` is one (docs/axes.md) */
+    zf_sections sections;
     zf_stages_desc stages; /* {0}: not run; of one rank it only checks that there are layers */
     const char *order; /* of the axes (zf_order); NULL: pipe, data, context, tensor */
     bool delay; /* each step updates by the gradients of the step before (zf_delay) */

@@ -377,15 +377,13 @@ typedef enum zf_over {
     ZF_OVER_DATA,
     ZF_OVER_TENSOR,
     ZF_OVER_CONTEXT,
-    /* Neighbours along data, which share experts; and the ranks along data that have the same
-     * experts. Both are parts of data */
-    ZF_OVER_EXPERT,
+    ZF_OVER_EXPERT, /* neighbours along data, which share experts */
     ZF_OVER_PIPE,
     /* The axis tensor in two: ranks that have other key-value heads, and those that have copies of
      * one, where there are more ranks than key-value heads */
     ZF_OVER_GROUP,
     ZF_OVER_COPIES,
-    ZF_OVER_OWNERS,
+    ZF_OVER_OWNERS, /* ranks along data that have the same experts */
     ZF_OVERS
 } zf_over;
 
@@ -562,13 +560,14 @@ ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size
  * copy of it in memory. */
 ZF_API zf_status zf_write_range(zf_program *program, zf_tensor tensor, size_t offset,
                                 const void *data, size_t bytes);
-/* The same of a param or state that ranks share (zf_cut, zf_stages): `offset` and `bytes` are of the
- * value that one rank would have (zf_whole_shape). A rank keeps the elements that it has, of another
- * stage none. All ranks must write the same data. */
+/* The same of a param or state that ranks share (zf_cut, zf_stages): `offset` and `bytes` are of
+ * the value that one rank would have (zf_whole_shape). A rank keeps the elements that it has, of
+ * another stage none. All ranks must write the same data. */
 ZF_API zf_status zf_write_whole(zf_program *program, zf_tensor tensor, size_t offset,
                                 const void *data, size_t bytes);
-/* Copies a param or state out as one rank would have it. Collective: all ranks must call it, those of
- * other stages as well. It needs memory for two parts of the value besides `data`. */
+/* Copies a param or state out as one rank would have it: `bytes` is all of it (zf_whole_bytes).
+ * Collective: all ranks must call it, those of other stages as well. It needs memory for two parts
+ * of the value besides `data`; without it all ranks end with an error. */
 ZF_API zf_status zf_read_whole(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 
 /* Runs the graph once: one training step where it has an optimizer. A non-finite learning rate is
@@ -1012,8 +1011,8 @@ typedef struct zf_nn_fit_desc {
     bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);
     zf_nn_metric metrics[ZF_NN_METRICS]; /* after the last one `name` is NULL */
     /* The metric by which epochs are compared; NULL: the loss. Of the held-out examples, or where
-     * there are none of what was trained on. The smallest is the best, or with `larger` the largest;
-     * one that is better by no more than `least` is not. NaN never is */
+     * there are none of what was trained on. The smallest is the best, or with `larger` the
+     * largest; one that is better by no more than `least` is not. NaN never is */
     const char *watch;
     bool larger;
     double least;
@@ -1024,8 +1023,8 @@ typedef struct zf_nn_fit_desc {
     /* Returns the rate of the next step, instead of `rate`, which is the schedule's. last: the
      * progress of the last step of this call; its step is 0 before the first. May be NULL */
     double (*rate)(void *user, const zf_nn_progress *last, double rate);
-    /* Takes a line without its end (zf_nn_progress_line), after each epoch and each line_every steps
-     * (0: none), before `report`. May be NULL */
+    /* Takes a line without its end (zf_nn_progress_line), after each epoch and each line_every
+     * steps (0: none), before `report`. May be NULL */
     void (*line)(void *user, const char *text);
     int64_t line_every;
     zf_allocator allocator; /* of graphs and of a batch; {0}: the C library's */

@@ -28,8 +28,8 @@
  *
  * The axis tensor may have two parts, for heads of keys of which there are fewer than ranks:
  *
- *     mesh tensor=2x3       copies ->       a group over copies: 0 1 2, which have the same heads of
- *                    group   0   1   2      keys; one over group: 0 3; one over tensor: all
+ *     mesh tensor=2x3       copies ->       a group over copies: 0 1 2, which have the same heads
+ *                    group   0   1   2      of keys; one over group: 0 3; one over tensor: all
  *
  * The axis `expert` is a part of data: neighbours along data share experts, and have batches of
  * their own. Ranks with the same experts are a group over `owners`:
@@ -59,7 +59,7 @@ typedef struct zfi_other_axes {
     int32_t count;
     int32_t slower; /* how many of them are slower than data */
     int32_t groups; /* of the ranks along tensor; 0: it has no parts */
-    bool zigzag; /* over context, a dimension is dealt in halves: rank r of n has number r and 2n-1-r */
+    bool zigzag; /* over context, dimensions are dealt in halves: rank r of n has r and 2n-1-r */
 } zfi_other_axes;
 
 typedef struct zfi_mesh {
@@ -205,8 +205,8 @@ static int32_t zfi_mesh_far(zfi_mesh m, int64_t over)
     return zfi_mesh_size(m, over) - (over == ZF_OVER_NODE ? 1 : zfi_mesh_local(m));
 }
 
-/* The number of a rank's shard of a value that is sharded over all ranks along data, over those of a
- * node, or over owners. */
+/* The number of a rank's shard of a value that is sharded over all ranks along data, over those of
+ * a node, or over owners. */
 static int32_t zfi_mesh_shard(zfi_mesh m, int64_t shards, int32_t rank)
 {
     const int32_t local = zfi_mesh_local(m), place = zfi_mesh_place(m, ZF_OVER_DATA, rank);

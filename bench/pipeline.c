@@ -4,8 +4,9 @@
  *     build/bench/pipeline [--width 512] [--rows 256] [--steps 9] [--schedule 1f1b|gpipe|zb-h1]
  *
  * The idle share of a rank is the part of a step in which none of its launches that compute runs.
- * By the schedules (docs/pipelines.md) it is 1/9 = 11.1% of 1f1b and gpipe and 1/25 = 4.0% of zb-h1,
- * where F, B and W take equal times and sending takes none. Prints the median of the steps. */
+ * By the schedules (docs/pipelines.md) it is 1/9 = 11.1% of 1f1b and gpipe and 1/25 = 4.0% of
+ * zb-h1, where F, B and W take equal times and sending takes none. Prints the median of the
+ * steps. */
 #define _POSIX_C_SOURCE 200809L
 #include "../zeroflow.h"
 

@@ -7,8 +7,8 @@
  *     "v! d, ... -> ... d"                       `!`: not to be cut
  *     "v? d, ... -> ... d"                       `?`: a rank has rows of v, and others give 0 there
  *     "a b+ c+ -> b c"                           `+`: each part has several elements
- *     "b t! h*3 -> b t! h"                       `*3`: the dimension is three runs of the letter, one
- *                                                after the other, and a part has its part of each
+ *     "b t! h*3 -> b t! h"                       `*3`: the dimension is three runs of the letter,
+ *                                                one after the other; a part has its part of each
  *     "wide: m k, n k -> m n | m k!, n k! -> m n"    the first form is for nodes whose attribute
  *                                                `wide` is not 0, "!wide:" for those where it is
  *     "b h, b k h, ~b h k -> b h; b {heads/h}"   saved values follow the result; attribute heads is
@@ -34,8 +34,8 @@
  *                 shape      the attribute is the shape of the result
  *
  * Without a string, an elementwise operator has "... * -> ..."; of one by rows, all dimensions but
- * the last of rows are cut; another is not to be cut. Nor is a node that draws random numbers, unless
- * its record says how those of a share are found (zfi_record.draws). */
+ * the last of rows are cut; another is not to be cut. Nor is a node that draws random numbers,
+ * unless its record says how those of a share are found (zfi_record.draws). */
 
 enum {
     ZFI_CUT_LETTERS = 16,
@@ -465,7 +465,8 @@ static bool zfi_cut_sums(const zfi_cuts *c, int32_t letter, int32_t value)
 }
 
 /* A flat value has those of several operands, one after the other (`[3 4]`). The operand of which
- * the node, a slice of a flat value or a reshape of such a slice, has all values; 0: there is none. */
+ * the node, a slice of a flat value or a reshape of such a slice, has all values; 0: there is
+ * none. */
 static int32_t zfi_flat_operand(const zf_graph *g, const zfi_node *node)
 {
     const zfi_node *slice = node->op == ZF_OP_reshape ? &g->nodes[node->args[0]] : node, *of;

@@ -14,7 +14,8 @@ typedef struct zfi_spread {
     uint16_t at[ZF_MAX_RANK];
     /* Elements of a cut dimension that are neighbours in the whole as well; 0: all of the rank's */
     int64_t run[ZF_MAX_RANK];
-    /* Of how many equal sections of a rank's part it is one, and which; of 0: it is all of the part */
+    /* Of how many equal sections of a rank's part it is one, and which; of 0: it is all of the
+     * part */
     struct {
         int32_t of, at;
     } section[ZF_MAX_RANK];
@@ -54,8 +55,8 @@ typedef struct zfi_node {
     bool placed;                 /* the memory pass has given it bytes: */
     int64_t offset, bytes;
     int64_t scratch_offset, scratch_bytes; /* in use while it runs */
-    int32_t slots; /* of a pipeline's rank: copies of its value, one for each micro-batch in turn; */
-    int64_t apart; /* so many bytes from one to the next; slots 0: it has one */
+    int32_t slots; /* of a pipeline's rank: copies of its value, for micro-batches in turn; 0: one */
+    int64_t apart; /* bytes from one of these copies to the next */
 } zfi_node;
 
 typedef struct zfi_infer zfi_infer;
@@ -558,7 +559,8 @@ static bool zfi_reads_sum(const zf_graph *g, const zfi_node *node)
     return node->op == ZF_OP_copy && node->arg_count == 1 && zfi_is_sum_on_disk(g, node->args[0]);
 }
 
-/* The node of the micro section runs in the first micro-batch alone; its value stays for the others. */
+/* The node of the micro section runs in the first micro-batch alone; its value stays for the
+ * others. */
 static bool zfi_runs_first(const zfi_node *node)
 {
     return (node->op == ZF_OP_all_gather && ZF_INT(node, all_gather, once)) ||

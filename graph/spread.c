@@ -16,9 +16,9 @@
  *   - a dimension is cut by its letter (graph/cuts.c): at all places of the letter, or nowhere.
  *     What lacks a letter over which it sums is an addend. A part of the rows of a table gives -0
  *     for others, an addend too
- *   - a reshape keeps what lies together in the whole, and a letter may be in runs; nothing else makes
- *     or gathers runs. A product that sums over runs in sections has as many, each section a part of
- *     each
+ *   - a reshape keeps what lies together in the whole, and a letter may be in runs; nothing else
+ *     makes or gathers runs. A product that sums over runs in sections has as many, each section a
+ *     part of each
  *   - a slice of a part makes a section of it, and a concat of all sections the part; what is
  *     computed of sections is of equal ones
  *   - addends reach what is linear in them alone, in f32 or f64: added to addends, times what is
@@ -64,7 +64,8 @@ static void zfi_spread_fail(zfi_spreading *c, const char *format, ...)
 
 static uint8_t zfi_axis_bit(int64_t over) { return (uint8_t)(1u << (over - ZF_OVER_TENSOR)); }
 
-/* The set, with the axis tensor for its parts, and these for it. */
+/* The set of axes, with tensor where it has a part of tensor, and with both parts where it has
+ * tensor. */
 static uint8_t zfi_axes_met(uint8_t axes)
 {
     const uint8_t whole = zfi_axis_bit(ZF_OVER_TENSOR),
@@ -308,8 +309,8 @@ static bool zfi_is_of_experts(const zfi_cuts *cuts, int32_t l)
     return l >= 0 && cuts->letter[l].name == 'e';
 }
 
-/* Rows of all ranks along expert: the matrices of experts are cut over it, and so are those that are
- * made of the rows. */
+/* Rows of all ranks along expert: the matrices of experts are cut over it, and so are those that
+ * are made of the rows. */
 static void zfi_spread_experts(zfi_spreading *c, const zfi_cuts *cuts, int32_t value)
 {
     const zfi_node *node = c->node;

@@ -36,8 +36,8 @@
  *   - where the ranks are a mesh, gathers and sums are over one axis after the other, in the order
  *     of base/mesh.c
  *   - a reduce_scatter of examples (attribute examples), whose result is this rank's own as other
- *     activations' gradients, reads what is whole and no sum yet, and needs no accumulator: it is no
- *     sum of a gradient of parameters, and no update takes it for one
+ *     activations' gradients, reads what is whole and no sum yet, and needs no accumulator: it is
+ *     no sum of a gradient of parameters, and no update takes it for one
  *   - a sum of parts adds one part from each rank of the group in which they were exchanged
  *   - a shard along a dimension (attribute dim of its collective) is gathered along that one, and
  *     is updated nowhere, nor written into what outlives a step: shards of buckets are flat

@@ -111,7 +111,7 @@ static zf_status zfi_fit_inputs(zfi_fitter *f, zfi_fit_program *p)
     return ZF_OK;
 }
 
-/* Keeps readable by what the value is divided. */
+/* Makes readable what the value is divided by. */
 static void zfi_fit_keep(zfi_fit_value *of, zf_tensor value, int number)
 {
     char name[64];

@@ -71,7 +71,7 @@ typedef struct zfd_heads {
     int64_t count;      /* heads of all examples */
     int heads, m, n, d; /* m queries, n keys */
     int group, window;  /* heads of q that read one of k and v; 0: no window */
-    int ahead;          /* with `causal` the keys after its own that a query sees: of a window both ways */
+    int ahead;          /* keys after its own that a query sees, with `causal`: of such a window */
     const int *documents; /* [examples, m, 2], or NULL */
     zfd_listed blocks;
     float scale;        /* the scale times log2 e */

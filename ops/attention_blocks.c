@@ -1,8 +1,8 @@
 /* Attention over the blocks that a block mask lists (block_mask.c).
  *
- *                keys              Forward: a block of queries has one row of the mask. The keys that
- *              # . . #             it lists are gathered, up to 128 at a time, into one tile of
- *     queries  # # . .    ->       scores, so that small blocks make whole tiles too.
+ *                keys              Forward: a block of queries has one row of the mask. The keys
+ *              # . . #             that it lists are gathered, up to 128 at a time, into one tile
+ *     queries  # # . .    ->       of scores, so that small blocks make whole tiles too.
  *              . # # .             Backward: dQ in the same way. dK and dV of a block of keys take
  *                                  a column of the mask, whose queries are gathered.
  *

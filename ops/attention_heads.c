@@ -9,7 +9,7 @@ typedef struct zfi_attention {
     int64_t kv_heads, group;          /* group = heads / kv_heads */
     int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
     int64_t window;                   /* the keys that a query sees, at most; n: no window */
-    int64_t ahead; /* with `causal` the keys after its own that a query sees: of a window both ways */
+    int64_t ahead; /* keys after its own that a query sees, with `causal`: of a window both ways */
     const zf_array *q, *k, *v, *bias; /* bias may be NULL */
     /* Of attention to a cache (cache.c): [batch], keys before the first query, and the queries of
      * an example; NULL otherwise */
@@ -432,7 +432,8 @@ static int64_t zfi_attention_past(const zfi_attention *a, int64_t b)
     return a->past ? zfi_get_integer(a->past, b) : a->before;
 }
 
-/* The keys up to the last that query `m` of example b sees, if there were as many; with `causal`. */
+/* The keys up to the last that query `m` of example b sees, if there were as many; with
+ * `causal`. */
 static int64_t zfi_attention_reaches(const zfi_attention *a, int64_t b, int64_t m)
 {
     return m + 1 + zfi_attention_past(a, b) + a->ahead;

@@ -275,7 +275,8 @@ static bool zfd_rows_follow(const zfd_scores_share &s, int m)
 }
 
 /* Whether the kernel takes these operands: rows aligned to 16 bytes; every query sees a key; and
- * no cap; with dropout or a bias, keys in whole groups of 8, each with its bias aligned to 16 bytes. */
+ * no cap; with dropout or a bias, keys in whole groups of 8, each with its bias aligned to 16
+ * bytes. */
 static bool zfd_sm90_takes(const zf_launch *l, const zfd_heads &a, bool y_well)
 {
     const int most = 1 << 16; /* maximum of a grid's dimensions other than x */

@@ -21,8 +21,9 @@
  *                        | as they were | new rows of k, v | as they were            |
  *
  * Then query m < count[b] sees the rows 0 to past[b] + m, or the last `window` of these, and y is
- * softmax(scale q k^T) v of each head, as in attention (attention.c, also for kv_heads and cap). y is 0 for
- * padding. past[b] + count[b] above C is an error of the step. No gradient. Saved: nothing.
+ * softmax(scale q k^T) v of each head, as in attention (attention.c, also for kv_heads and cap). y
+ * is 0 for padding. past[b] + count[b] above C is an error of the step. No gradient. Saved:
+ * nothing.
  *
  * With `ring`, token t is in row t mod C, over the token t - C, which no query of the step sees:
  * C >= window - 1 + M. C is a multiple of 64, so that blocks of keys do not cross its end.
@@ -34,8 +35,8 @@
  * `heads` layouts (block_mask.c). Query m then sees the keys alone that the row of token past[b] +
  * m lists. Not of a ring.
  *
- * With `biased`, the last operand is a bias [1, heads or 1, 1, C] of q's dtype, which is added to the
- * scaled scores of the keys in these rows. Not of a ring.
+ * With `biased`, the last operand is a bias [1, heads or 1, 1, C] of q's dtype, which is added to
+ * the scaled scores of the keys in these rows. Not of a ring.
  *
  * Several tokens at once (a prompt) use attention's kernel of blocks. One token is bound by reading
  * the caches, from end to end: a task has a piece of the keys, and goes once along it, 64 keys at a

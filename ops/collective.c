@@ -23,19 +23,20 @@
  *     %9 = reduce_scatter %8 {world=2 dim=1} : f32[8,3]  of f32[8,6]: the sum's half of dim 1
  *     %9 = all_to_all %8 {world=2 dim=1 from=0} : f32[8,3]   of f32[4,6], a half of dim 0: the
  *                                                            rank's half of dim 1 in all of dim 0
- *     %9 = all_gather %8 {world=4 once=true} : f32[4096]     in the first micro-batch of a step alone: y
- *                                                            stays for the others
+ *     %9 = all_gather %8 {world=4 once=true} : f32[4096]     in the first micro-batch of a step alone:
+ *                                                            y stays for the others
  *
  *     %9 = all_gather %8 {world=2 over=context zigzag=true dim=1} : f32[8,8]     of f32[8,4]: each
  *                                                has two quarters, which are put in their order. So
  *                                                do the quarters of a reduce_scatter go to ranks
  *
- * Without dim and from, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in this
- * order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of the
- * global batch in their order, and its bits do not depend on how many ranks share them. With
+ * Without dim and from, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in
+ * this order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of
+ * the global batch in their order, and its bits do not depend on how many ranks share them. With
  * order=tree the ranks' values are added by a balanced tree (base/tree.c), and then to the
- * accumulator; with run=R too, those of each R ranks are, in f32 or f64, and these sums in order. In a world of one no communicator is needed. `world` is the number of ranks that
- * take part: those of a group where `over` names an axis (base/mesh.c). */
+ * accumulator; with run=R too, those of each R ranks are, in f32 or f64, and these sums in order.
+ * In a world of one no communicator is needed. `world` is the number of ranks that take part: those
+ * of a group where `over` names an axis (base/mesh.c). */
 
 static zf_status zfi_infer_collective(const zfi_infer *c)
 {

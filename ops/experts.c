@@ -2,7 +2,7 @@
  *
  *     %3 = expert_rows %1 {experts=4 rows=12} : i32[12]       of the experts of choices i32[6,2]
  *     %4 = saved %3 : i32[4,2]                                the first row of each expert, its end
- *     %5 = saved %3 {index=1} : i32[6,2]                      the row of each choice; 12: it has none
+ *     %5 = saved %3 {index=1} : i32[6,2]                      the row of each choice; 12: none
  *     %6 = saved %3 {index=2} : i32[4]                        choices of each expert
  *
  * A row has the number of its choice, token * k + place; a row without one has tokens * k. Rows of
@@ -13,11 +13,11 @@
  *
  *     %3 = expert_rows %1 {experts=4 rows=12 blocks=2} : i32[12]
  *
- * The experts of block b of two, 0 and 1 or 2 and 3, have rows in block b of two equal ones, for the
- * rank that has them; their first rows and ends count from its first row. More choices of them than
- * rows are an error of the step.
+ * The experts of block b of two, 0 and 1 or 2 and 3, have rows in block b of two equal ones, for
+ * the rank that has them; their first rows and ends count from its first row. More choices of them
+ * than rows are an error of the step.
  *
- *     %8  = dispatch %7, %3, %5 : f32[12,16]             y[r] = x[token of r], 0 where there is none
+ *     %8  = dispatch %7, %3, %5 : f32[12,16]             y[r] = x[token of r]; 0: it has none
  *     %10 = combine %9, %3, %5, %2 : f32[6,16]           y[t] = sum of weight[t,j] x[row of (t,j)]
  *     %12 = choice_dots %9, %11, %3, %5 : f32[6,2]       y[t,j] = sum over x[row of (t,j)] z[t]
  *
@@ -268,7 +268,8 @@ static zf_status zfi_block_overflow(const zf_launch *l, const zfi_expert_plan *p
         (long long)(p->rows / p->blocks), ceil((double)choices / mean * 100) / 100, mean);
 }
 
-/* The error that there are more choices than rows: the largest expert, and the rows that would do. */
+/* The error that there are more choices than rows: the largest expert, and the rows that would
+ * do. */
 static zf_status zfi_expert_overflow(const zf_launch *l, const zfi_expert_plan *p)
 {
     int64_t most;

@@ -19,8 +19,8 @@
  *
  * Bounds are data, ascending, as expert_rows (experts.c) saves them. Rows of no expert give 0, and
  * an expert without rows has the product 0. Sums are those of matmul: in f32 and rounded once, of a
- * row alone, whatever other rows its expert has. The reference sums in double, and rounds the sum of
- * each rank. */
+ * row alone, whatever other rows its expert has. The reference sums in double, and rounds the sum
+ * of each rank. */
 
 /* How many ranks the rows of a node of these operators are from. */
 static int64_t zfi_sources_of(zf_op op, const zf_attribute *attributes)
@@ -303,7 +303,7 @@ static void zfi_outer_add(void *context, int64_t index, int worker)
     zfi_add_run(s->isa, s->to + at, s->from + at, zfi_min(ZFI_OUTER_GRAIN, s->count - at));
 }
 
-/* The matrix of an expert: the sum over sources, each of which is put behind the sums that are open. */
+/* The matrix of an expert: the sum over sources, each of which is put after the open sums. */
 static void zfi_outer_of_expert(const zf_launch *l, int64_t expert)
 {
     const int64_t sources = zfi_sources_of(l->op, l->attributes), experts = zfi_experts_here(l),

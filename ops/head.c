@@ -39,8 +39,8 @@
  * are f16, so that as many bytes hold twice as many rows; dz replaces them. The largest of a chunk
  * is 1, which f16 holds: dz at the label of a row whose loss is almost 0 has no other error than in
  * f32.
- * f16: its range is too small for dz, so x and w are converted to f32, a tile and a chunk at a time.
- * All sums are in f32.
+ * f16: its range is too small for dz, so x and w are converted to f32, a tile and a chunk at a
+ * time. All sums are in f32.
  *
  * dx is summed within groups of neighbouring chunks, then over the groups. Tiles, chunks and groups
  * depend on the shape alone. Where there are more threads than groups, they share the columns of dw
@@ -453,7 +453,8 @@ ZFI_KERNEL(zfi_head_spread,
            (const float *z, int64_t lanes, int64_t classes, const float *top, float *spread),
            (z, lanes, classes, top, spread))
 
-/* For each column, from top and sum [chunks, lanes] of all chunks: computes lse. If the largest logit is infinite, it is lse. */
+/* For each column, from top and sum [chunks, lanes] of all chunks: computes lse. If the largest
+ * logit is infinite, it is lse. */
 ZFI_BODY void zfi_head_lse_body(zfi_isa isa, int64_t lanes, int64_t chunks, const float *top,
                                 const float *sum, double *lse)
 {

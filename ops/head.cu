@@ -501,8 +501,8 @@ static size_t zfd_cuda_scratch_head(const zf_launch *l)
 }
 
 /* The product of a tile of `rows` rows from `first` on, dx of these being at `dx`: for the first
- * h.whole classes, then for the rest. cuBLASLt's fast kernels need the classes as a multiple of 16 bytes, and a vocabulary may
- * have any size. */
+ * h.whole classes, then for the rest. cuBLASLt's fast kernels need the classes as a multiple of 16
+ * bytes, and a vocabulary may have any size. */
 static zf_status zfd_head_multiply(const zf_launch *l, const zfd_head *h, int which, int64_t first,
                                    int64_t rows, float alpha, void *dx)
 {

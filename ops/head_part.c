@@ -1,5 +1,6 @@
 /* The head of a language model whose classes ranks share: head_part of the classes that a rank has,
- * head_join of all of them, and their gradients. Logits are in memory a tile at a time (ops/head.c).
+ * head_join of all of them, and their gradients. Logits are in memory a tile at a time
+ * (ops/head.c).
  *
  *     %5 = head_part %1, %2, %3, %4 {ignore=-100 temperature=1 sections=4} : f32[P,4,4]
  *     %6 = head_join %5, %3 {ignore=-100} : f32[P]
@@ -8,15 +9,15 @@
  *
  *     z[r,:] = (w x[r,:] + b) / temperature       x [P,H], w [V,H], labels [P], b [V] or none
  *     part[r,s,:] of the classes v of section s, of V / sections classes:
- *         0: m = max z[r,v]     1: sum of e^(z[r,v] - m)     2: z[r,label[r]], if the label is there
- *         3: the first v that has m                          4, with entropy: sum of e^d d, d = z - m
+ *         0: m = max z[r,v]     1: sum of e^(z[r,v] - m)   2: z[r,label[r]], if the label is there
+ *         3: the first v that has m                        4, with entropy: sum of e^d d, d = z - m
  *     join[r] = z[r,label[r]] - log sum over v of e^z[r,v], the log-probability of the label
  *
- * Sums over sections are balanced trees (base/tree.c). With of=n, w and b have the rows from `first`
- * on of n, whole sections: numbers of others are -0, so that the sum over ranks has each section's
- * bits. Of a row whose label is `ignore` they are -0 as well; join gives 0 there. Where sections do
- * not divide the classes, the last section has fewer. Rows from class n on are padding: no sum has
- * them, and their gradients are 0.
+ * Sums over sections are balanced trees (base/tree.c). With of=n, w and b have the rows from
+ * `first` on of n, whole sections: numbers of others are -0, so that the sum over ranks has each
+ * section's bits. Of a row whose label is `ignore` they are -0 as well; join gives 0 there. Where
+ * sections do not divide the classes, the last section has fewer. Rows from class n on are padding:
+ * no sum has them, and their gradients are 0.
  *
  *     saved 0 of head_join: f32[P], the entropy of each row: part has 5 numbers
  *     saved 1: i32[P], of each row the first of its largest logits; -1 without a label

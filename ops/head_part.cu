@@ -7,7 +7,7 @@
  *     head_join       a thread for each row, in double; likewise its gradient
  *
  * A section's bits depend on the size of sections alone, so they are the same on any number of
- * ranks. The last one may have fewer classes than the others; rows of w behind them are padding.
+ * ranks. The last one may have fewer classes than the others; rows of w after them are padding.
  * dz in f16 is scaled by the largest number of all sections, which every rank has. */
 
 /* As in ops/head.c. */

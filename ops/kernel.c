@@ -7,8 +7,8 @@
  * unless it reads 16 bits itself. Work is split into pieces whose size does not depend on the
  * number of threads, so the order of additions does not depend on it either. */
 
-/* The element of a whole value that is element `i` of a share of this shape; *run: how many follow it
- * in both, itself counted. */
+/* The element of a whole value that is element `i` of a share of this shape; *run: how many follow
+ * it in both, itself counted. */
 static int64_t zfi_whole_element(const zf_share *share, const zf_shape *shape, int64_t i,
                                  int64_t *run)
 {

@@ -1,6 +1,7 @@
 /* Elementwise over one operand, or over one and a gradient: neg scale exp log sqrt rsqrt abs sin
- * cos tanh sigmoid relu gelu silu and their gradients, cast and dropout. Values are computed in f32 and
- * rounded once; the error of a function is at most 3 times 2^-24 (1 + |x|). NaN is propagated. */
+ * cos tanh sigmoid relu gelu silu and their gradients, cast and dropout. Values are computed in f32
+ * and rounded once; the error of a function is at most 3 times 2^-24 (1 + |x|). NaN is
+ * propagated. */
 
 __device__ __forceinline__ float zfd_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 

@@ -1,7 +1,10 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     lora  fuse  divide  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  cut  fuse  stages
- *     order  recompute  zero  offload  prefetch  recompute.c has the list of these, which run in trials too
+ *     name_training  lora  param_groups  fuse  divide  precision  tile  autograd  simplify  clip
+ *     OPTIMIZER  ema  delay  cut  context  experts  fuse  stages  order  recompute  zero  offload
+ *     prefetch
+ *
+ * recompute.c has the list of the last three, which run in trials too.
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
  * run. */
@@ -151,10 +154,10 @@ static bool zfi_has_halves(const zf_graph *g, const zf_training *t)
     return half;
 }
 
-/* The rewrites that are left out, with those that ranks which share layers or sequences leave out: the
- * weights that qkv joins are cut one by one, the table that embedding reads by rows, and sums are made
- * over sections of tokens, each alike. So is chain in 16 bits, which rounds once for all neighbours:
- * exchanges of tokens make these others. */
+/* The rewrites that are left out, with those that ranks which share layers or sequences leave out:
+ * the weights that qkv joins are cut one by one, the table that embedding reads by rows, and sums
+ * are made over sections of tokens, each alike. So is chain in 16 bits, which rounds once for all
+ * neighbours: exchanges of tokens make these others. */
 static zf_status zfi_leave_out_fusions(zf_graph *g, zf_training *t, char without[ZFI_FUSE_NAMES])
 {
     const char *names = t->fuse.without ? t->fuse.without : "";

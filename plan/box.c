@@ -12,7 +12,8 @@ static bool zfi_is_folded(zfi_mesh mesh, const zfi_spread *spread, int32_t d)
     return spread->at[d] && zfi_is_zigzag(mesh, zfi_axes_last(spread->at[d]));
 }
 
-/* Of a dimension that is dealt zig-zag: rank `place` has two halves, each with half of the sections. */
+/* Of a dimension that is dealt zig-zag: rank `place` has two halves, each with half of the
+ * sections. */
 static void zfi_fold_share(zf_share *share, const zf_shape *shape, const zfi_spread *spread,
                            int32_t d, int64_t place)
 {

@@ -17,8 +17,8 @@
  * A value of one task alone has one place. One of several has a slot for each micro-batch that is
  * between its first task, or the boundary at which it is received, and its last one at some time;
  * the task after that which sends it is one of these, so that the send need not be complete
- * before. Values that outputs are made of have a slot for each micro-batch; what is made or sent once
- * a step has one. */
+ * before. Values that outputs are made of have a slot for each micro-batch; what is made or sent
+ * once a step has one. */
 
 enum {
     ZFI_COURSE_CHUNKS = 20, /* of a rank, at most */
@@ -224,8 +224,8 @@ static bool zfi_is_of_one_task(const zfi_value_uses *u)
 }
 
 /* From when until when it has micro-batch `micro`: task number i is 2i+1, the boundary before it
- * 2i. before: by node, the send before this one by which the same value comes; a pack of several has
- * them in its place, each of which may come from another stage. */
+ * 2i. before: by node, the send before this one by which the same value comes; a pack of several
+ * has them in its place, each of which may come from another stage. */
 static void zfi_value_life(const zfi_course *c, const zf_graph *g, const zfi_value_uses *u,
                            const int32_t *before, int32_t micro, int64_t life[2])
 {

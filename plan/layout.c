@@ -150,8 +150,8 @@ static bool zfi_another_along(const zf_store *s, const zfi_stored *t, int64_t ov
            zfi_mesh_place(zfi_store_mesh(s, 1), over, rank);
 }
 
-/* Of the ranks that have the same of a tensor, but for shards, this one is the first along each axis
- * besides data. */
+/* Of the ranks that have the same of a tensor, but for shards, this one is the first along each
+ * axis besides data. */
 static bool zfi_is_first_with(const zf_store *s, const zfi_stored *t, int32_t rank)
 {
     for (int32_t k = 0; k < s->axes.count; k++)

@@ -278,8 +278,8 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
                     who, zfi_type_text(type, entry->dtype, &shape));
 }
 
-/* The entry's box among those of tensor k, with which no other has an element in common; it is added
- * if it is not there. -1 with the store's error. */
+/* The entry's box among those of tensor k, with which no other has an element in common; it is
+ * added if it is not there. -1 with the store's error. */
 static int32_t zfi_load_box(zfi_loading *l, int32_t k, const zfi_entry *entry)
 {
     zf_error *error = &l->store->error;
@@ -414,8 +414,8 @@ static bool zfi_load_drops(const zfi_stored *t, const zfi_entry *entry)
            (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->box.share.whole));
 }
 
-/* Some of the entry's elements may be among those that this rank holds of tensor k; `whole`: of which
- * k is a piece, or k. */
+/* Some of the entry's elements may be among those that this rank holds of tensor k; `whole`: of
+ * which k is a piece, or k. */
 static bool zfi_load_needs(const zfi_loading *l, int32_t k, int32_t whole, const zfi_entry *entry)
 {
     const zf_store *s = l->store;

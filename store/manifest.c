@@ -40,14 +40,14 @@
  * "ranks": {"rank-00000-of-00004.json": "3c9d0e55", ...}. Where no tensor is sharded there are no
  * files of ranks, however many ranks there were.
  *
- * Ranks of a mesh have boxes of tensors (format 3). Each writes elements of its box, in which "first"
- * counts; without the member the box is the tensor. Boxes of a tensor have all of its elements
- * once. Of ranks that have the same, the first along each axis writes it:
+ * Ranks of a mesh have boxes of tensors (format 3). Each writes elements of its box, in which
+ * "first" counts; without the member the box is the tensor. Boxes of a tensor have all of its
+ * elements once. Of ranks that have the same, the first along each axis writes it:
  *
  *     {"name": "w", "shape": [64, 64], "box": [[0, 64], [32, 64]], "first": 0, "count": 1024, ...}
  *
- * A dimension that is cut in runs has [from, until, run, stride]: [8, 48, 8, 16] is 8 to 15, 24 to 31
- * and 40 to 47.
+ * A dimension that is cut in runs has [from, until, run, stride]: [8, 48, 8, 16] is 8 to 15, 24 to
+ * 31 and 40 to 47.
  *
  * Each state has a "role" (graph/role.c), null where it is the program's own, and "of" with the
  * parameter's name where the role is that of a state of one parameter. Parameters of an adapter

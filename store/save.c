@@ -257,7 +257,8 @@ static void zfi_put_role(zf_json_writer *json, const zfi_stored *t)
     }
 }
 
-/* The member "box" of what ranks have boxes of: [from, until) along each dimension, and its runs. */
+/* The member "box" of what ranks have boxes of: [from, until) along each dimension, and its
+ * runs. */
 static void zfi_put_box(zf_json_writer *json, const zfi_rank_box *box)
 {
     if (!zfi_box_is_part(box)) return;

@@ -1,5 +1,5 @@
-/* Caches of keys and values: attention to them through several steps and two programs, what they are
- * in a plan and in a store, and mistakes. */
+/* Caches of keys and values: attention to them through several steps and two programs, what they
+ * are in a plan and in a store, and mistakes. */
 #include "test.h"
 
 enum { BATCH = 3, CONTEXT = 80, RING = 64, CHUNK = 8, LONGEST = 77, MOST_WIDTH = 300 };
@@ -20,7 +20,8 @@ static const form forms[] = {
     {4, 4, 8, 70, ZF_F32, 2e-6, false, false, NULL},
     {3, 1, 33, 9, ZF_BF16, 0x1p-7, false, false, NULL},
     {2, 1, 64, 0, ZF_F16, 0x1p-9, false, false, NULL},
-    /* The longest text goes round the ring, a prompt and single tokens; one needs all of its rows. */
+    /* The longest text goes round the ring, a prompt and single tokens; one needs all of its
+     * rows. */
     {4, 2, 5, 6, ZF_F32, 2e-6, true, true, NULL},
     {4, 4, 8, 57, ZF_F32, 2e-6, false, true, NULL},
     {2, 1, 33, 9, ZF_BF16, 0x1p-7, false, true, NULL},
@@ -273,8 +274,8 @@ TEST_ONCE(cache_rings_hold_what_attention_sees)
         if (forms[k].ring) check_form(t, &forms[k]);
 }
 
-/* Attention of the same prompts over caches of other lengths has the same bits: a text does not depend
- * on the longest one of its batch. */
+/* Attention of the same prompts over caches of other lengths has the same bits: a text does not
+ * depend on the longest one of its batch. */
 TEST_ONCE(cache_of_any_length_gives_the_same_bits)
 {
     enum { WIDTH = 300 };
@@ -489,7 +490,8 @@ TEST(cache_is_of_a_program)
 
 /* ----------------------------------------------------------------------------- temporary caches */
 
-/* A program with many values, in whose memory the others generate; then a prompt and single tokens. */
+/* A program with many values, in whose memory the others generate; then a prompt and single
+ * tokens. */
 typedef struct turns {
     part large, many, one;
 } turns;

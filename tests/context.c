@@ -1,5 +1,5 @@
-/* zf_context: sequences of a small language model are cut over ranks, and the steps have the bits of
- * one rank with as many sections, at each stage of ZeRO; what cannot be cut says why. */
+/* zf_context: sequences of a small language model are cut over ranks, and the steps have the bits
+ * of one rank with as many sections, at each stage of ZeRO; what cannot be cut says why. */
 #include "context.h"
 
 TEST_ONCE(context_has_the_bits_of_one_rank)
@@ -30,7 +30,8 @@ TEST_ONCE(context_has_any_number_of_ranks)
     source = NULL;
 }
 
-/* A rank's addends are added as they are: no chain reads a sum over ranks that is still to be made. */
+/* A rank's addends are added as they are: no chain reads a sum over ranks that is still to be
+ * made. */
 TEST_ONCE(context_fuses_what_is_no_addend)
 {
     source = DROPS("16", "32", "32", "8", "relu %8");
@@ -73,8 +74,8 @@ TEST_ONCE(context_computes_what_one_rank_does)
         check_near(t, &one, &all);
 }
 
-/* The calls over context of a step, and their bytes: x/C (C-1)/C for q, k, v and what attention gives,
- * forward and backward, and for the gradient of positions. */
+/* The calls over context of a step, and their bytes: x/C (C-1)/C for q, k, v and what attention
+ * gives, forward and backward, and for the gradient of positions. */
 TEST(context_bytes_are_those_of_the_formulas)
 {
     enum { C = 2, X = B * S * WIDTH * 4, POSITIONS = S * WIDTH * 4 };

@@ -402,8 +402,8 @@ stop:
     session_close(s);
 }
 
-/* Attention has no kernel for some of the queries on CUDA yet, nor has attention_backward: these are
- * refused. The error; NULL: there is a kernel. */
+/* Attention has no kernel for some of the queries on CUDA yet, nor has attention_backward: these
+ * are refused. The error; NULL: there is a kernel. */
 static const char *refusal_of(const op_case *c)
 {
     if (strstr(c->text, "attention_backward")) return "on CUDA";

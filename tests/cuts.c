@@ -1,11 +1,12 @@
-/* What records say of cuts is true: each operator runs whole, and cut into 2 and 4 along each letter
- * of its string. Slices of the whole result are compared with the results of the parts, by bits;
- * sums over a letter with the sum of the parts, by bits where sections are divided. */
+/* What records say of cuts is true: each operator runs whole, and cut into 2 and 4 along each
+ * letter of its string. Slices of the whole result are compared with the results of the parts, by
+ * bits; sums over a letter with the sum of the parts, by bits where sections are divided. */
 #include "cuts.h"
 #include "op_cases.h"
 #include "records.h"
 
-/* Cases that op_cases.h lacks: without dropout or with it, and with heads and sections that can be cut in 4. */
+/* Cases that op_cases.h lacks: without dropout or with it, and with heads and sections that can be
+ * cut in 4. */
 static const op_case more[] = {
     {"matmul", "f[N,R] f[N,M]", "matmul %1, %2 {transpose_a=true sections=4 wide=true} : g[R,M]",
      EXACT, 0, 0, 0},

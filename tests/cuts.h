@@ -21,8 +21,8 @@ typedef struct cuts {
 bool cuts_of(const zf_graph *graph, int32_t node, cuts *c);
 /* Elements of the value lack the letter, along which operands are cut. */
 bool cut_sums(const zf_graph *graph, int32_t node, int letter, int value);
-/* Changes the attributes to those of a part, of which the result has that shape. `list` has room for
- * ZF_MAX_RANK. */
+/* Changes the attributes to those of a part, of which the result has that shape. `list` has room
+ * for ZF_MAX_RANK. */
 void cut_attributes(const zf_graph *graph, int32_t node, int letter, int64_t parts, int64_t part,
                     const zf_shape *result, zf_attribute *attributes, int64_t *list);
 /* The value by which the random numbers of a share are counted: 0: none, 1: the result, 2: operand

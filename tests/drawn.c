@@ -1,6 +1,6 @@
-/* Layouts that are drawn: ranks along pipe, data, context and tensor train a model, and losses, norms
- * of gradients, parameters and states have the bits of one rank with as many sections. The ranks save
- * a checkpoint, which one rank loads to be compared, element for element.
+/* Layouts that are drawn: ranks along pipe, data, context and tensor train a model, and losses,
+ * norms of gradients, parameters and states have the bits of one rank with as many sections. The
+ * ranks save a checkpoint, which one rank loads to be compared, element for element.
  *
  * DRAWN_RUNS=N and DRAWN_SEED=N set how many layouts, and which. What does not work today is not
  * drawn (`works`). */
@@ -43,8 +43,8 @@ static int64_t setting(const char *name, int64_t fallback)
     return value ? strtoll(value, NULL, 10) : fallback;
 }
 
-/* Which layouts work today. Context is refused with tensor and pipe, and where it does not divide the
- * heads of keys, of which Llama has two. */
+/* Which layouts work today. Context is refused with tensor and pipe, and where it does not divide
+ * the heads of keys, of which Llama has two. */
 static bool works(const drawn *d)
 {
     if (d->slices < 2) return true;

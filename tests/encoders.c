@@ -1,5 +1,5 @@
-/* BERT's relatives, and models with labels, against transformers (tests/golden/encoders/make.py): what
- * they compute, twenty steps of fine-tuning, and their folders. */
+/* BERT's relatives, and models with labels, against transformers (tests/golden/encoders/make.py):
+ * what they compute, twenty steps of fine-tuning, and their folders. */
 #include "golden.h"
 
 #include "../examples/bert/classify/texts.h"

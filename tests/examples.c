@@ -1,5 +1,5 @@
-/* zf_all_gather: rows of all ranks against one rank that has them, the same bits at every stage, and
- * messages. */
+/* zf_all_gather: rows of all ranks against one rank that has them, the same bits at every stage,
+ * and messages. */
 #include "test.h"
 
 enum { RANKS = 4, ROWS = 3, IN = 5, OUT = 4, MICRO = 2, WEIGHTS = IN * OUT };

@@ -1,5 +1,5 @@
-/* zf_context with gathered keys and values: the bits of one rank with as many sections, at each stage of
- * ZeRO; what is sent. */
+/* zf_context with gathered keys and values: the bits of one rank with as many sections, at each
+ * stage of ZeRO; what is sent. */
 #include "context.h"
 
 #define GATHERS " kind=gather"
@@ -154,8 +154,8 @@ TEST_ONCE(gather_computes_what_one_rank_does)
     source = NULL;
 }
 
-/* Keys and values of two heads are gathered, forward and backward, and the sums of their gradients are
- * scattered in f32: a rank sends (C-1)/C of each. */
+/* Keys and values of two heads are gathered, forward and backward, and the sums of their gradients
+ * are scattered in f32: a rank sends (C-1)/C of each. */
 TEST(gather_bytes_are_those_of_the_formulas)
 {
     enum { C = 4, HEADS = B * S * WIDTH / 2 };

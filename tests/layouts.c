@@ -1,5 +1,5 @@
-/* One checkpoint for all layouts: what ranks along pipe, data and tensor have saved, at any stage of
- * ZeRO, is loaded by ranks in any other layout, and the bits are those of a run that was never
+/* One checkpoint for all layouts: what ranks along pipe, data and tensor have saved, at any stage
+ * of ZeRO, is loaded by ranks in any other layout, and the bits are those of a run that was never
  * interrupted. */
 #include "checkpoint_files.h"
 #include "small_models.h"

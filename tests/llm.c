@@ -65,8 +65,8 @@ static const struct {
     /* ALiBi: of six heads, which are no power of two; and of four, in a file with a prefix. */
     {"bloom6", false, false},
     {"bloom4", true, false},
-    /* The text parts of models of several: of a Gemma 3; of a Qwen2.5-VL, which is a Qwen2, with and
-     * without text_config. */
+    /* The text parts of models of several: of a Gemma 3; of a Qwen2.5-VL, which is a Qwen2, with
+     * and without text_config. */
     {"gemma3parts", false, false},
     {"qwen25vl", false, false},
     {"qwen25vlflat", false, false},
@@ -117,7 +117,8 @@ static bool open_case(test *t, int k, session *s, causal_batch_file *f, session_
     return good;
 }
 
-/* The gradient of a bias of keys adds the same number to all scores of a query: rounding remains. */
+/* The gradient of a bias of keys adds the same number to all scores of a query: rounding
+ * remains. */
 static bool is_zero(zf_safetensors *own, const char *name)
 {
     int64_t count = 0;
@@ -590,8 +591,8 @@ enum {
     ALONE = 4
 }; /* tokens of a text, of which the last, in a new block, go one by one */
 
-/* The logits after the first `count` tokens of a text, of a model of a case with this layout: `from`
- * computes all of them, without caches. */
+/* The logits after the first `count` tokens of a text, of a model of a case with this layout:
+ * `from` computes all of them, without caches. */
 static bool logits_of(session *from, const int32_t *ids, int32_t count, float *logits,
                       zf_error *error)
 {
@@ -676,8 +677,8 @@ TEST_ONCE(opt_generates_with_the_blocks_that_it_has)
     check_seen(t, 8, "window,width=1,length=64");
 }
 
-/* A text goes back a few tokens in caches of windows; further back it begins anew. Its logits are those
- * of a text that has seen the same tokens alone. */
+/* A text goes back a few tokens in caches of windows; further back it begins anew. Its logits are
+ * those of a text that has seen the same tokens alone. */
 TEST_ONCE(llm_windows_go_back)
 {
     static decoder all, d; /* outlive what the test defers */
@@ -836,8 +837,8 @@ static bool round_weights(session *s, int64_t bits)
     return good;
 }
 
-/* Weights of 8 and of 4 bits: the logits are those of a model whose weights have been rounded, for a
- * prompt and token by token. */
+/* Weights of 8 and of 4 bits: the logits are those of a model whose weights have been rounded, for
+ * a prompt and token by token. */
 static void check_few_bits(test *t, int64_t bits, bool tied)
 {
     static const int32_t text[] = {5, 11, 3, 28, 30, 7};
@@ -1158,7 +1159,8 @@ TEST_ONCE(llm_capped_logits_have_no_preferences)
                     "log-probabilities do not: dpo, grpo, ppo and rlhf need a model without"));
 }
 
-/* Dropouts of what is added in a layer, and of the embedding, are those of families that have them. */
+/* Dropouts of what is added in a layer, and of the embedding, are those of families that have
+ * them. */
 TEST_ONCE(llm_dropouts_are_those_of_the_family)
 {
     static const struct {
@@ -1184,8 +1186,8 @@ TEST_ONCE(llm_dropouts_are_those_of_the_family)
 /* ------------------------------------------------------------------------------------ memory */
 
 /* 1024 rows of 131072 logits are 512 MiB (256 in 16 bits); parameters, their gradients and AdamW's
- * states are 16 MiB, with master weights and parameters of 16 bits 18; frozen, in 16 and in 8 bits, of
- * 64 features, 24. */
+ * states are 16 MiB, with master weights and parameters of 16 bits 18; frozen, in 16 and in 8 bits,
+ * of 64 features, 24. */
 TEST_ONCE(llm_has_no_logits_in_memory)
 {
     for (int n = 0; n < 3; n++) {
@@ -1362,7 +1364,8 @@ TEST_ONCE(llm_configurations)
     test_defer(t, (test_cleanup *)zf_json_writer_free, w);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
-    /* Layers that alternate make a Mistral a Ministral; without a sliding one there is no window. */
+    /* Layers that alternate make a Mistral a Ministral; without a sliding one there is no
+     * window. */
     CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": 2, "
                                "\"layer_types\": [\"sliding_attention\", \"full_attention\", "
                                "\"sliding_attention\"]}",
@@ -1378,8 +1381,9 @@ TEST_ONCE(llm_configurations)
                          &c, &error));
 }
 
-/* The order of transformers 5: the object rope_scaling, unless it is empty, else rope_parameters; in
- * it rope_theta, else that of the file, else 10000. Nulls and keys of other tasks change nothing. */
+/* The order of transformers 5: the object rope_scaling, unless it is empty, else rope_parameters;
+ * in it rope_theta, else that of the file, else 10000. Nulls and keys of other tasks change
+ * nothing. */
 TEST_ONCE(llm_configurations_of_rope)
 {
     static const struct {

@@ -153,7 +153,8 @@ static void check_params(test *t, session *s, session *same)
 }
 
 /* The model on one rank, on four at stage 3, and in parts, whose bits are those of the four: as
- * micro-batches of one rank; or, where a loss is of the examples of all ranks, on four at stage 0. */
+ * micro-batches of one rank; or, where a loss is of the examples of all ranks, on four at stage
+ * 0. */
 static void check_model_in(test *t, const model *m, session parted)
 {
     static session whole, parts, ranks;

@@ -247,7 +247,8 @@ TEST(moe_losses_of_no_token_are_0)
     CHECK(t, got == 0);
 }
 
-/* Lion's sign moves the bias of experts by the rate: up of those with fewer choices than the mean. */
+/* Lion's sign moves the bias of experts by the rate: up of those with fewer choices than the
+ * mean. */
 TEST(moe_bias_balances_experts)
 {
     zf_graph *g = graph_new(t);

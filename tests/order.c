@@ -7,8 +7,8 @@ static const char layers[] = "%1 = input \"x\" : f32[4,8]\n%2 = param \"h.0.w\" 
                              "%3 = linear %1, %2 : f32[4,8]\n%4 = param \"h.1.w\" : f32[8,8]\n"
                              "%5 = linear %3, %4 : f32[4,8]\noutput %5 \"y\"\n";
 
-/* The graph after passes; NULL: one has failed, with the text in message. The status is that of lacking
- * memory. */
+/* The graph after passes; NULL: one has failed, with the text in message. The status is that of
+ * lacking memory. */
 static zf_status after(test *t, const char *passes, char message[600], zf_graph **out)
 {
     zf_error error = {ZF_OK, ""};

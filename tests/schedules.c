@@ -128,8 +128,8 @@ TEST(schedules_keep_what_the_table_says)
         }
 }
 
-/* Between the forward and the backward pass of a micro-batch come others, for which what is gathered
- * would have to stay, too. */
+/* Between the forward and the backward pass of a micro-batch come others, for which what is
+ * gathered would have to stay, too. */
 TEST(schedules_do_not_keep_what_is_gathered)
 {
     const zf_training t3 = {.prefetch = {.bytes = 1000, .keep_gathered = true},

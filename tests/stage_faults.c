@@ -1,6 +1,6 @@
-/* Ranks of a pipeline that are late, with the bits of others. One that stalls within a step: all others end with an error that names it, and says
- * in which task of which stage they waited. Ranks that disagree about mesh or schedule say what each
- * has. */
+/* Ranks of a pipeline that are late, with the bits of others. One that stalls within a step: all
+ * others end with an error that names it, and says in which task of which stage they waited. Ranks
+ * that disagree about mesh or schedule say what each has. */
 #define _POSIX_C_SOURCE 200809L
 static const char of_another[] = "of the pipeline, and this rank is of stage",
                   of_others[] = "of the pipeline, and rank";
@@ -132,8 +132,8 @@ TEST_ONCE(stage_faults_name_rank_and_task)
 
 /* ----------------------------------------------------------------------------- ranks that are late */
 
-/* A step of all ranks, whose sends come late by times that follow from a seed; 0: they do not. out: the
- * loss, and a parameter of the last layer. */
+/* A step of all ranks, whose sends come late by times that follow from a seed; 0: they do not. out:
+ * the loss, and a parameter of the last layer. */
 static void late_step(test *t, const made *way, int seed, float out[2][WIDTH * WIDTH])
 {
     static stalling comms[PIPE];
@@ -183,7 +183,8 @@ static void *try_step(void *object)
     return NULL;
 }
 
-/* All ranks have the first way and text, but the last one, which has the second. Each names both. */
+/* All ranks have the first way and text, but the last one, which has the second. Each names
+ * both. */
 static void disagree(test *t, int world, const made ways[2], const char *const texts[2],
                      const char *const says[2])
 {

@@ -173,8 +173,8 @@ TEST_ONCE(stages_of_models_with_other_passes)
     const zf_training again = {.clip = 0.5, .recompute.mode = ZF_RECOMPUTE_LAYERS};
     const zf_training f16 = {.clip = 0.5, .precision = {.dtype = ZF_F16, .scale = 1024}};
     const zf_training lamb = {.clip = 0.5, .optimizer = ZF_LAMB, .ema.decay = 0.9};
-    /* Of the embedding's gradient one addend comes from the last stage, and of what is packed with it
-     * another from the next one */
+    /* Of the embedding's gradient one addend comes from the last stage, and of what is packed with
+     * it another from the next one */
     const zf_training sections = {
         .clip = 0.5, .sections.tensor = 2, .zero = {.world = 1, .micro_batches = 4}};
     const made ways[] = {{GPT, 0, 1, again}, {LLAMA_TIED, 0, 1, f16}, {BERT, 0, 1, lamb},

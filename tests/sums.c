@@ -6,9 +6,9 @@ static const char of_another[] = "of the pipeline, and this rank is of stage",
 static const char step[] = "autograd %94; simplify; clip 0.5; adamw lr",
                   half_step[] = "precision bf16; autograd %94; simplify; clip 0.5; adamw lr";
 
-/* Each stage of ZeRO, gathered for each use or once a step, in f32 and bf16, on ranks along pipe by each kind of schedule, with and without
- * prefetch, and recomputed: all have the bits of stage 0 without any of these, which are not those of
- * the order of parts. */
+/* Each stage of ZeRO, gathered for each use or once a step, in f32 and bf16, on ranks along pipe by
+ * each kind of schedule, with and without prefetch, and recomputed: all have the bits of stage 0
+ * without any of these, which are not those of the order of parts. */
 TEST_ONCE(sums_of_micro_batches_are_of_one_order)
 {
     static const char *const zeros[] = {"stage=0 sum=micro", "stage=1 sum=micro",
@@ -44,8 +44,8 @@ TEST_ONCE(sums_of_micro_batches_are_of_one_order)
     }
 }
 
-/* With one rank along data, or one micro-batch, the order is that of parts; so these worlds have equal
- * bits. Two by two have not. */
+/* With one rank along data, or one micro-batch, the order is that of parts; so these worlds have
+ * equal bits. Two by two have not. */
 TEST_ONCE(sums_of_micro_batches_in_other_worlds)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* Products that sum over runs, as over q, k and v of packed attention: what ranks have of each run adds
- * up to the bits of the whole product. */
+/* Products that sum over runs, as over q, k and v of packed attention: what ranks have of each run
+ * adds up to the bits of the whole product. */
 #include "test.h"
 
 enum { M = 5, N = 37, RUNS = 3 };

@@ -1,5 +1,5 @@
-/* What ranks that share layers and the tokens between them take: bytes of activations, and bytes that are
- * sent, by formulas that are written out here. */
+/* What ranks that share layers and the tokens between them take: bytes of activations, and bytes
+ * that are sent, by formulas that are written out here. */
 #include "small_models.h"
 #include "team.h"
 
@@ -42,8 +42,8 @@ static void plan_of(test *t, zf_training its, zf_plan *plan)
     OK(t, zf_graph_plan(g, plan), zf_graph_error(g));
 }
 
-/* Values of the micro section that are alive at one time, without gradients of parameters, and gathered
- * ones: of two ranks 0.52 of those of one at most, and more without parts of tokens. */
+/* Values of the micro section that are alive at one time, without gradients of parameters, and
+ * gathered ones: of two ranks 0.52 of those of one at most, and more without parts of tokens. */
 TEST_ONCE(token_plans_of_activations)
 {
     zf_plan one, all, half, more;
@@ -61,13 +61,13 @@ TEST_ONCE(token_plans_of_activations)
     CHECK(t, (double)more.most[ZF_ACTIVATIONS] > 0.58 * of_one);
 }
 
-/* Of 12 layers over four ranks, with x elements of hidden values: a layer gathers its two inputs and
- * scatters its two sums, in the forward pass; the backward pass gathers gradients of both results and
- * both inputs again, and scatters two sums. Values are gathered in 16 bits, and addends are f32. The
- * head gathers its input twice, too, and scatters its gradient; four numbers for each row and section
- * are scattered, and gathered twice. Rows of words are scattered in 16 bits, and their gradients
- * gathered; so are those of positions. Gradients of two norms and two biases of a layer, and of the
- * last norm, are summed, and the loss. */
+/* Of 12 layers over four ranks, with x elements of hidden values: a layer gathers its two inputs
+ * and scatters its two sums, in the forward pass; the backward pass gathers gradients of both
+ * results and both inputs again, and scatters two sums. Values are gathered in 16 bits, and addends
+ * are f32. The head gathers its input twice, too, and scatters its gradient; four numbers for each
+ * row and section are scattered, and gathered twice. Rows of words are scattered in 16 bits, and
+ * their gradients gathered; so are those of positions. Gradients of two norms and two biases of a
+ * layer, and of the last norm, are summed, and the loss. */
 TEST_ONCE(token_plans_of_traffic)
 {
     enum { L = 12, T = 4, S = 4, NUMBERS = 4 };

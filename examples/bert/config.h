@@ -1,6 +1,6 @@
-/* The configuration of BERT and its relatives, the tensors of their graphs, and what a family has of
- * its own: members of config.json, names of parameters, and what its graph does otherwise, one file
- * each in family/. */
+/* The configuration of BERT and its relatives, the tensors of their graphs, and what a family has
+ * of its own: members of config.json, names of parameters, and what its graph does otherwise, one
+ * file each in family/. */
 #ifndef BERT_CONFIG_H
 #define BERT_CONFIG_H
 
@@ -66,8 +66,8 @@ typedef struct bert_model {
     zf_tensor mlm_weight, nsp_weight;    /* f32 []: 1 / labels and 1 / pairs of the global batch */
     zf_tensor lr;                        /* f32 [] */
     /* Of a model with labels, in place of what is predicted: i32 [B], -100: none, or of
-     * BERT_REGRESSES f32; f32 [], 1 / texts of the global batch; of BERT_REGRESSES f32 [B], 0: the row
-     * is no text. And the scores, f32 [B, labels], an output when `keep_logits` */
+     * BERT_REGRESSES f32; f32 [], 1 / texts of the global batch; of BERT_REGRESSES f32 [B], 0: the
+     * row is no text. And the scores, f32 [B, labels], an output when `keep_logits` */
     zf_tensor text_labels, text_weight, text_there, scores;
     zf_tensor loss, mlm_loss, nsp_loss;  /* outputs, f32 []; loss = mlm + nsp */
     /* output, f32 []: labelled positions where the argmax is the label */
@@ -110,8 +110,8 @@ const bert_family_desc *bert_family_of(const bert_config *config);
 extern const bert_family_desc bert_roberta, bert_xlm_roberta, bert_camembert, bert_distilbert,
     bert_modernbert;
 
-/* For the graphs of families (model.c). The body of BERT and RoBERTa, under this scope, whose first token has
- * row `first` of the position embedding. */
+/* For the graphs of families (model.c). The body of BERT and RoBERTa, under this scope, whose first
+ * token has row `first` of the position embedding. */
 zf_tensor bert_encode(zf_graph *g, const bert_config *config, const sample_shape *shape,
                       const bert_model *m, zf_tensor *words, const char *scope, int64_t first);
 /* The states of first tokens, [B, H], of x [B, T, H]. */

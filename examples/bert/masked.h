@@ -26,8 +26,8 @@ const masked_options *masked_options_of(const settings *o);
 /* Whether a model predicts words. False with *error: it has labels. */
 bool masked_predicts(const void *config, const char *folder, zf_error *error);
 
-/* For settings_desc.choose, of masked_options.recipe (recipe.c): the phases of the recipe become those
- * of o, and *list the defaults of other options. */
+/* For settings_desc.choose, of masked_options.recipe (recipe.c): the phases of the recipe become
+ * those of o, and *list the defaults of other options. */
 bool recipe_choose(void *masked, settings *o, const settings_default **list, zf_error *error);
 
 /* dataset.own */

@@ -83,8 +83,8 @@ typedef struct llm_config {
     char layout[ZF_CONFIG_LAYOUT];  /* as zf_config_facts says: blocks that tokens see */
 } llm_config;
 
-/* What the MLP of a layer is of: of what attention has been added to; of the same x as attention, by
- * its own norm or by the same one. */
+/* What the MLP of a layer is of: of what attention has been added to; of the same x as attention,
+ * by its own norm or by the same one. */
 typedef enum llm_parallel { LLM_SEQUENTIAL, LLM_PARALLEL, LLM_PARALLEL_ONE_NORM } llm_parallel;
 
 /* Which norms q and k have. */
@@ -124,7 +124,8 @@ typedef struct llm_family_desc {
     bool dropouts;      /* the embedding and what is added have dropout; */
     bool one_dropout;   /* of one probability, `dropout`; */
     const char *mlp[2]; /* the MLP is two products of these names; NULL: gate, up and down; */
-    /* q, k and v are one product of this name: of each group of heads the queries, a key, a value; */
+    /* q, k and v are one product of this name: of each group of heads the queries, a key, a
+     * value; */
     const char *grouped;
     const char *expert_scope;   /* of a layer with experts; NULL: mlp; */
     zf_moe_names expert_names;

@@ -1,6 +1,6 @@
-/* Pictures and their captions (CLIP, Radford et al. 2021): two towers give each a vector of length 1,
- * and a loss pulls those of a pair together and all others of the batch apart. A rank has a part of
- * the PAIRS pairs of a batch; zf_all_gather brings it the vectors of the others, which are its
+/* Pictures and their captions (CLIP, Radford et al. 2021): two towers give each a vector of length
+ * 1, and a loss pulls those of a pair together and all others of the batch apart. A rank has a part
+ * of the PAIRS pairs of a batch; zf_all_gather brings it the vectors of the others, which are its
  * negatives. Gradients flow back to the ranks that made them.
  *
  *     make build/models/clip && build/models/clip 200

@@ -1,6 +1,6 @@
-/* Choose: which classes zf_cut cuts. A class is cut if it may be at each of its places, if a product
- * sums over it with a parameter (the second layer of two), and if no value has a dimension of
- * another class that is cut. */
+/* Choose: which classes zf_cut cuts. A class is cut if it may be at each of its places, if a
+ * product sums over it with a parameter (the second layer of two), and if no value has a dimension
+ * of another class that is cut. */
 
 static bool zfi_is_chosen(zfi_parallel *c, int32_t node, int32_t d)
 {

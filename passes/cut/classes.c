@@ -1,12 +1,12 @@
-/* Classes: dimensions that zf_cut must cut together are one class. They are those of a letter at each
- * node (graph/cuts.c), in both halves of the graph, of parameters, their gradients and states.
+/* Classes: dimensions that zf_cut must cut together are one class. They are those of a letter at
+ * each node (graph/cuts.c), in both halves of the graph, of parameters, their gradients and states.
  *
  *     %2 = param "up" : f32[16,8]         a class: dimension 0 of %2, its gradient and its states,
- *     %3 = linear %1, %2 : f32[4,16]      dimension 1 of %3, and what follows %3 to the next product
+ *     %3 = linear %1, %2 : f32[4,16]      dimension 1 of %3, and what follows to the next product
  *
- * A class knows what keeps it from being cut, and into how many parts it may be. Of a letter that some
- * values have in runs (q, k and v of packed attention), these are a class, and the others its twin:
- * both are cut, or none. */
+ * A class knows what keeps it from being cut, and into how many parts it may be. Of a letter that
+ * some values have in runs (q, k and v of packed attention), these are a class, and the others its
+ * twin: both are cut, or none. */
 
 /* A class of dimensions, at its root. */
 typedef struct zfi_cut_class {
@@ -15,7 +15,7 @@ typedef struct zfi_cut_class {
     int32_t why;      /* the node that keeps it from being cut; 0: none */
     int64_t most;     /* it may be cut into divisors of this */
     int64_t parts;    /* into which it is cut, if it is chosen */
-    int32_t copies;   /* a place of the class that has copies of its heads, 1 + its index; 0: none */
+    int32_t copies;   /* a place of the class with copies of its heads, 1 + its index; 0: none */
     int32_t twin;     /* a place of the class that is cut with it, 1 + its index; 0: none */
     int32_t runs;     /* of the letter that it has; 0: 1 */
     int64_t free;     /* the same, apart from what its own size allows; 0: all */

@@ -3,9 +3,9 @@
  *     whole -> cut at d        part                cut at d -> whole       all_gather
  *     cut at d -> cut at e     all_to_all          of an input             the input itself
  *
- * A dimension of several sequences, one after the other, is exchanged as two; a reshape, as what it is
- * a reshape of. Each way is made once; between layers that ranks along tensor share, once in each
- * half of the step, so that what is gathered is not kept for the backward pass. */
+ * A dimension of several sequences, one after the other, is exchanged as two; a reshape, as what it
+ * is a reshape of. Each way is made once; between layers that ranks along tensor share, once in
+ * each half of the step, so that what is gathered is not kept for the backward pass. */
 
 /* The shape of a value, with the dimension of tokens as two: sequences, and tokens of one. */
 static zf_shape zfi_apart_shape(const zfi_tokens *v)
@@ -84,8 +84,8 @@ static int32_t zfi_deal_form(zfi_dealing *c, int32_t v, int32_t dim)
                             zfi_part_shape(y->shape, dim, c->d.parts));
 }
 
-/* The node that has v cut at dimension `dim`, or whole. The backward pass reshapes by itself, on one
- * rank as on several, since zf_fuse may recompute what it reads (the rewrite `invert`). */
+/* The node that has v cut at dimension `dim`, or whole. The backward pass reshapes by itself, on
+ * one rank as on several, since zf_fuse may recompute what it reads (the rewrite `invert`). */
 static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim)
 {
     zfi_tokens *x = &c->at[v];
@@ -141,8 +141,8 @@ static int32_t zfi_beside(zfi_dealing *c, int32_t v, const int32_t *pieces, int3
     return zfi_deal_reshape(g, y, zfi_part_shape(of->shape, dim, c->d.parts));
 }
 
-/* The order in which sections are added that are dealt zig-zag, on any number of ranks: the first and
- * the last, the second and the last but one, ... */
+/* The order in which sections are added that are dealt zig-zag, on any number of ranks: the first
+ * and the last, the second and the last but one, ... */
 static void zfi_fold_sections(zfi_dealing *c, int32_t *pieces, int32_t count)
 {
     zfi_memory *memory = &c->graph->memory;

@@ -2,9 +2,10 @@
  *
  * requires: no gradients yet; after zf_fuse, so that gradients are those of the new nodes
  * ensures:  with `sections` of at least 2: the head of a loss whose classes these divide, or are
- *           those of a vocabulary, is in sections (ops/head_part.c); attention with fewer heads of keys than sections has copies
- *           of them (ops/repeat.c), the gradients of which are added in sections
- * before:   %5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]         %2 = param "words" : f32[V,H]
+ *           those of a vocabulary, is in sections (ops/head_part.c); attention with fewer heads of
+ *           keys than sections has copies of them (ops/repeat.c), the gradients of which are added
+ *           in sections
+ * before:   %5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]       %2 = param "words" : f32[V,H]
  * after:    %6 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[P,4,4]
  *           %7 = head_join %6, %3 {ignore=-100} : f32[P]
  *           %8 = sum %7 : f32[]   %9 = mul %8, %4 : f32[]   %5 = neg %9 : f32[]
@@ -21,8 +22,8 @@ typedef struct zfi_dividing {
     int32_t sections;
 } zfi_dividing;
 
-/* A parameter with more rows than others, of words. What has some rows, as positions do, is not worth
- * a sum over ranks. */
+/* A parameter with more rows than others, of words. What has some rows, as positions do, is not
+ * worth a sum over ranks. */
 static bool zfi_is_table(const zfi_node *x)
 {
     return x->op == ZF_OP_param && x->shape.rank == 2 && x->shape.dims[0] >= 2 * x->shape.dims[1];

@@ -1,5 +1,5 @@
-/* Norms: those of all gradients, and those of LAMB, become sums of exact squares (ops/squares.c), in
- * which each element counts once, whatever ranks share. */
+/* Norms: those of all gradients, and those of LAMB, become sums of exact squares (ops/squares.c),
+ * in which each element counts once, whatever ranks share. */
 
 /* All operands of a norm are those of blocks, which nothing else reads. */
 static bool zfi_is_norm_of_blocks(const zf_graph *g, const zfi_node *norm, const int32_t *uses)

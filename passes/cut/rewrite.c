@@ -55,8 +55,8 @@ static int64_t zfi_letter_parts(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     return 0;
 }
 
-/* An attribute that is divided as the letter is: the number of its elements, or one that these are a
- * multiple of. */
+/* An attribute that is divided as the letter is: the number of its elements, or one that these are
+ * a multiple of. */
 static int64_t zfi_rank_attribute(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l,
                                   int64_t whole)
 {
@@ -255,8 +255,8 @@ static int32_t zfi_parallel_pieces(zfi_parallel *c, int32_t id, int32_t l)
     return x;
 }
 
-/* What readers of a sum read: the sum x of this rank over ranks, and what follows it, in the dtype of
- * before. */
+/* What readers of a sum read: the sum x of this rank over ranks, and what follows it, in the dtype
+ * of before. */
 static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, int32_t x, const zfi_before_cut *of)
 {
     zf_graph *g = c->graph;

@@ -10,10 +10,10 @@
  *           %9 = all_gather %5 {world=2 over=tensor dim=1} : f32[2,8,16]
  *           %7 = linear %9, %6 : f32[2,8,24@tensor]
  *
- * How nodes are cut is found as for zf_context (tokens.c), which sums over tokens likewise: of equal
- * sections, by a balanced tree. Nodes of layers that are shared take whole sequences. So does what
- * sums to more than it reads, as the gradient of a whole table of words. What is made of inputs
- * alone, as masks are, is whole on each rank. The backward pass gathers again. */
+ * How nodes are cut is found as for zf_context (tokens.c), which sums over tokens likewise: of
+ * equal sections, by a balanced tree. Nodes of layers that are shared take whole sequences. So does
+ * what sums to more than it reads, as the gradient of a whole table of words. What is made of
+ * inputs alone, as masks are, is whole on each rank. The backward pass gathers again. */
 
 /* The node has a dimension that zf_cut has cut, or sums over one. */
 static bool zfi_is_of_layer(zfi_parallel *p, int32_t id)

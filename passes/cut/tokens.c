@@ -6,8 +6,8 @@
  *     cut at another one      attention of ZF_CONTEXT_ULYSSES: heads, of all tokens
  *     whole                   parameters, and what no letter allows to be cut
  *
- * A dimension of tokens follows from the inputs by the letters of operators (graph/cuts.c); a reshape
- * may make it one of several sequences, one after the other. */
+ * A dimension of tokens follows from the inputs by the letters of operators (graph/cuts.c); a
+ * reshape may make it one of several sequences, one after the other. */
 
 enum { ZFI_UNDEALT = -1 };
 
@@ -42,8 +42,9 @@ typedef struct zfi_dealing {
     zf_context_desc d;
     int32_t over;     /* the axis */
     int64_t sequence; /* its tokens */
-    /* Between layers that ranks along tensor share; else NULL. By node: it is of such a layer, which
-     * takes whole sequences; its value is complete once ranks have added it; the loss depends on it */
+    /* Between layers that ranks along tensor share; else NULL. By node: it is of such a layer,
+     * which takes whole sequences; its value is complete once ranks have added it; the loss depends
+     * on it */
     bool *layer, *sum, *forward;
     bool back; /* what is dealt now is for the backward pass */
     zfi_tokens *at;   /* by node */
@@ -137,8 +138,8 @@ static int32_t zfi_letter_of_rows(const zfi_dealing *c, const zfi_node *node, co
     return -1;
 }
 
-/* A letter of the first operand that is cut, which has tokens, other than these, that the result has too: heads;
- * -1: there is none. */
+/* A letter of the first operand that is cut, which has tokens, other than these, that the result
+ * has too: heads; -1: there is none. */
 static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
 {
     int32_t k = 0;
@@ -171,8 +172,8 @@ static void zfi_tokens_label(const zfi_dealing *c, const zfi_node *node, const z
     }
 }
 
-/* A sum of ranks that has tokens of its own: keys, of sums over queries. Not of the first dimension,
- * along which a collective is flat. */
+/* A sum of ranks that has tokens of its own: keys, of sums over queries. Not of the first
+ * dimension, along which a collective is flat. */
 static bool zfi_is_scattered(const zfi_tokens *y)
 {
     return y->dim > 0 || (!y->dim && y->run != y->shape.dims[0] && y->shape.rank < ZF_MAX_RANK);
@@ -269,8 +270,8 @@ static bool zfi_is_light(const zfi_dealing *c, int32_t id)
     return light;
 }
 
-/* The node is computed where the tokens are: it is of no layer that ranks share, and reads a part of
- * them, or has inputs meet something else. */
+/* The node is computed where the tokens are: it is of no layer that ranks share, and reads a part
+ * of them, or has inputs meet something else. */
 static bool zfi_is_on_tokens(const zfi_dealing *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];

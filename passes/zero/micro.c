@@ -310,8 +310,8 @@ static int32_t zfi_gather_nodes(zfi_zero *z, int32_t x)
     return zfi_spans_nodes(z) ? zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, x, 0) : x;
 }
 
-/* The whole of a value of bucket f of which zfi_gather_nodes gave a piece; into a leaf, if it is not
- * 0. */
+/* The whole of a value of bucket f of which zfi_gather_nodes gave a piece; into a leaf, if it is
+ * not 0. */
 static int32_t zfi_gather_rest(zfi_zero *z, int32_t f, int32_t x, int32_t bucket)
 {
     return zfi_together(z, ZF_OP_all_gather, zfi_sum_axis(z, f), x, bucket);

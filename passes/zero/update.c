@@ -248,7 +248,8 @@ static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
     zfi_free_blocks(z, blocks, f);
 }
 
-/* Their sum over the ranks along another axis; or what another stage is sent, those of all ranks. */
+/* Their sum over the ranks along another axis; or what another stage is sent, those of all
+ * ranks. */
 static void zfi_lift_squares_over(zfi_zero *z, int32_t id)
 {
     const zfi_node node = z->graph->nodes[id];

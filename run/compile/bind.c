@@ -464,8 +464,8 @@ static zf_status zfi_check_dealt(const zf_program *p, const zfi_node *leaf)
                     leaf->name, its, ours);
 }
 
-/* Notes the bucket in which another stage has its parameter, so that zf_zero cuts all programs of the
- * store alike on all ranks. */
+/* Notes the bucket in which another stage has its parameter, so that zf_zero cuts all programs of
+ * the store alike on all ranks. */
 static zf_status zfi_note_away_bucket(zf_program *p, int32_t id, int32_t index, int32_t *bucket_of)
 {
     const zf_graph *g = p->graph;

@@ -107,8 +107,8 @@ static int32_t zfi_disk_value_of(const zf_program *p, const zfi_disk *disk, int3
     return zfi_disk_find(disk, p->data[x], (int64_t)zfi_node_bytes(&g->nodes[x]));
 }
 
-/* The ranks along the axis of an operator, who take part in a collective; the two of a send, or this
- * one alone where a send is between others. */
+/* The ranks along the axis of an operator, who take part in a collective; the two of a send, or
+ * this one alone where a send is between others. */
 static zf_group zfi_group_of_launch(const zf_program *p, const zf_launch *l, int64_t over)
 {
     const zfi_mesh mesh = zfi_mesh_of(p->graph);
@@ -144,7 +144,8 @@ static void zfi_aim_launch(const zf_program *p, zf_launch *l, zf_array *args, in
     l->scratch = node->scratch_bytes ? zfi_address(p, node->space, node->scratch_offset) : NULL;
 }
 
-/* The launch of a node, in the slots of a micro-batch, with its operands at *args, which moves on. */
+/* The launch of a node, in the slots of a micro-batch, with its operands at *args, which moves
+ * on. */
 static zf_status zfi_make_launch(zf_program *p, int32_t id, int64_t micro, zf_array **args,
                                  zf_launch *out)
 {

@@ -230,8 +230,8 @@ ZF_API zf_status zf_write_micro(zf_program *p, zf_tensor x, int64_t micro, const
     return status;
 }
 
-/* Elements [*first, *until) are those of `bytes` bytes from byte `offset` on of a node, of which there
- * is a value of this shape. */
+/* Elements [*first, *until) are those of `bytes` bytes from byte `offset` on of a node, of which
+ * there is a value of this shape. */
 static zf_status zfi_access_range(zf_program *p, int32_t id, zf_shape shape, size_t offset,
                                   size_t bytes, const char *call, int64_t *first, int64_t *until)
 {

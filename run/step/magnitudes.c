@@ -1,4 +1,5 @@
-/* The magnitudes with which an adapter begins (passes/rewrite/dora.c): the lengths of the weights. */
+/* The magnitudes with which an adapter begins (passes/rewrite/dora.c): the lengths of the
+ * weights. */
 
 /* The parameter of a module, with this end of its name; invalid: none. */
 static zf_tensor zfi_of_module(zf_graph *g, const char *module, const char *end)

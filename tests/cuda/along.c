@@ -1,6 +1,6 @@
 /* Collectives along dimensions on several devices: all_gather and reduce_scatter with `dim`,
- * all_to_all with `dim` and `from`, of each dtype, in steps that are launched, captured and replayed.
- * Each value has the bits that the CPU gives with the communicator of the process. */
+ * all_to_all with `dim` and `from`, of each dtype, in steps that are launched, captured and
+ * replayed. Each value has the bits that the CPU gives with the communicator of the process. */
 #define _POSIX_C_SOURCE 200809L
 #include "ranks.h"
 
@@ -104,7 +104,8 @@ static void fill(void *to, zf_dtype dtype, int64_t count, uint64_t seed)
     }
 }
 
-/* A step of the CPU's program and of the device's, with the same operands; the results are compared. */
+/* A step of the CPU's program and of the device's, with the same operands; the results are
+ * compared. */
 static bool step(member *m, zf_program *const programs[2], zf_graph *const graphs[2], int number)
 {
     const course *c = m->context;

@@ -174,8 +174,8 @@ TEST_ONCE(cuda_steps_as_graphs)
 }
 
 /* Quantised gradients' errors over steps, of floats and in records with a loss scale: the bits of
- * the CPU, launch by launch and out of graphs; they begin anew in the steps 1, 3 and 5, and stay where
- * a number is none. */
+ * the CPU, launch by launch and out of graphs; they begin anew in the steps 1, 3 and 5, and stay
+ * where a number is none. */
 TEST_ONCE(cuda_keeps_errors)
 {
     enum { N = 512 };
@@ -680,8 +680,8 @@ TEST(cuda_device_numbers)
     CHECK(t, strstr(error.text, "zf_cuda_backend: device is 900; CUDA sees ") != NULL);
 }
 
-/* Runs a graph with an input "x": writes made-up numbers, runs a step, and says whether the bytes of
- * outputs "a0" and "b0", "a1" and "b1", ... are equal; 0: they are not, -1: it failed. */
+/* Runs a graph with an input "x": writes made-up numbers, runs a step, and says whether the bytes
+ * of outputs "a0" and "b0", "a1" and "b1", ... are equal; 0: they are not, -1: it failed. */
 static int equal_outputs(test *t, const char *text)
 {
     static float x[1 << 18];
@@ -997,8 +997,8 @@ static zf_status attention_gradient(test *t, int processors, const char *dtype, 
     return status;
 }
 
-/* Heads of a gradient may all be whole, all apart, or apart in the last round: no bit changes. With 2
- * blocks to a multiprocessor they are 5 for 6 blocks, for 4, and for 32. */
+/* Heads of a gradient may all be whole, all apart, or apart in the last round: no bit changes. With
+ * 2 blocks to a multiprocessor they are 5 for 6 blocks, for 4, and for 32. */
 TEST_ONCE(cuda_attention_grad_splits_to_the_same_bits)
 {
     static const struct {

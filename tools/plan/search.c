@@ -1,15 +1,15 @@
 /* zf-plan --search: the layouts of a world that train a model fastest within a device's bytes.
  *
- *     list    all numbers of ranks along tensor and pipe, schedules, sizes of micro-batches, stages of
- *             ZeRO, with and without recomputation, that divide what they must
+ *     list    all numbers of ranks along tensor and pipe, schedules, sizes of micro-batches, stages
+ *             of ZeRO, with and without recomputation, that divide what they must
  *     sort    by seconds of formulas; what cannot fit by formulas of bytes is left out
  *     plan    exactly, from the fastest on, until ten that fit are faster than the formula of
  *             the next; of those that differ in schedule, stage and recomputation alone the first
- *             that fits; where one of these is too large, the smallest of them is planned next, and if
- *             that is too large, too, none
+ *             that fits; where one of these is too large, the smallest of them is planned next, and
+ *             if that is too large, too, none
  *
- * Formulas, of b sequences of s tokens, width h, L layers, m micro-batches, P parameters; ranks t, p,
- * d along tensor, pipe, data (Narayanan et al. 2021; Korthikanti et al. 2022):
+ * Formulas, of b sequences of s tokens, width h, L layers, m micro-batches, P parameters; ranks t,
+ * p, d along tensor, pipe, data (Narayanan et al. 2021; Korthikanti et al. 2022):
  *
  *     computing   FLOPs / (t p), a third more with recomputation
  *     tensor      4 sums of b s h a layer, 6 with recomputation, of 2 (t-1)/t each
@@ -28,8 +28,8 @@ enum { ROWS = 10, MOST_PLANS = 40, MOST_LAYOUTS = 1 << 16, MOST_CHUNKS = 4 };
 typedef struct layout {
     int64_t tensor, pipe, data, batch, micro_batches;
     int32_t stage;
-    zf_pipe_kind kind; /* the schedule of several ranks along pipe, */
-    int32_t chunks;    /* and the stages of each */
+    zf_pipe_kind kind; /* the schedule, where there are several ranks along pipe */
+    int32_t chunks;    /* stages of each rank along pipe */
     bool recompute;
     double seconds; /* of a step, by the formulas */
 } layout;
@@ -267,8 +267,8 @@ static bool is_settled(const finder *f, const layout *l)
     return false;
 }
 
-/* It takes as many bytes as the other one of its kin, or fewer: it shares and recomputes more, by the
- * same schedule, or by one that has less in flight. */
+/* It takes as many bytes as the other one of its kin, or fewer: it shares and recomputes more, by
+ * the same schedule, or by one that has less in flight. */
 static bool is_smaller(const layout *a, const layout *b)
 {
     const bool same = a->kind == b->kind && a->chunks == b->chunks;

@@ -1,5 +1,5 @@
-/* The plan of each rank of a pipeline, which has a stage, or several chunks, and of the ranks' axes.
- * The seconds of a step are those of the slowest rank, and its idle time by the schedule. */
+/* The plan of each rank of a pipeline, which has a stage, or several chunks, and of the ranks'
+ * axes. The seconds of a step are those of the slowest rank, and its idle time by the schedule. */
 #include "plan.h"
 
 #include <stdlib.h>
@@ -92,7 +92,8 @@ static void find_most(stages_plan *p)
     p->seconds = p->stages[p->slowest].estimate.seconds * (1 + p->idle);
 }
 
-/* Plans each rank; for a search one of each kind: the first, which has most micro-batches in flight. */
+/* Plans each rank; for a search one of each kind: the first, which has most micro-batches in
+ * flight. */
 static bool plan_each(const zf_graph *g, const options *o, stages_plan *p, char error[512])
 {
     int32_t *const kind = calloc((size_t)o->pipe, sizeof *kind);

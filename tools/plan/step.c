@@ -29,8 +29,8 @@ double plan_now_ms(void)
     return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
-/* The nodes over which the ranks along data are. Neighbours share layers, so a node has whole groups
- * along tensor, or a part of one. */
+/* The nodes over which the ranks along data are. Neighbours share layers, so a node has whole
+ * groups along tensor, or a part of one. */
 static int32_t plan_data_nodes(const options *o)
 {
     const int64_t each =

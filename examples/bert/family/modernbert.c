@@ -1,5 +1,5 @@
-/* ModernBERT (Warner et al. 2024): rope, norms before each half and without biases, a gated MLP, and
- * of three layers two in which a token sees those around it alone.
+/* ModernBERT (Warner et al. 2024): rope, norms before each half and without biases, a gated MLP,
+ * and of three layers two in which a token sees those around it alone.
  *
  *     x = norm(embedding)
  *     x += Wo attend(norm(x))                      the first layer has no norm there

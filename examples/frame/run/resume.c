@@ -69,7 +69,8 @@ static const char *const sections_notes[SHARED_AXES] = {"sections", "sections_co
                                                         "sections_expert"},
                          *const shared_axes[SHARED_AXES] = {"tensor", "context", "expert"};
 
-/* The note of --sum where it is not the order of parts: "micro 4", with micro-batches on each rank. */
+/* The note of --sum where it is not the order of parts: "micro 4", with micro-batches on each
+ * rank. */
 static const char sum_note[] = "sum";
 
 static int64_t sections_of(const run_job *job, int axis)

@@ -80,8 +80,8 @@ typedef struct run {
 /* Ranks that share the batch: those along data. */
 int32_t run_data_ranks(const run_job *job);
 int64_t run_parts(const run_job *job);
-/* The number of micro-batches whose gradients a rank adds before the ranks do (ZF_SUM_MICRO); 1: their
- * order is that of the parts. */
+/* The number of micro-batches whose gradients a rank adds before the ranks do (ZF_SUM_MICRO); 1:
+ * their order is that of the parts. */
 int64_t run_added_first(const run_job *job);
 
 /* The tokens of a global batch, padding included; of the first `done` steps. */
@@ -144,8 +144,8 @@ bool run_save_to(run *r, const saving *where, const char *held_out);
 bool run_evaluate(run *r);
 /* The same during a run, printed; saves the checkpoint if it is the best so far. */
 bool run_judge(run *r);
-/* Finds out what was the best before, in a run that is resumed; opens what evaluates where it may not be
- * there. */
+/* Finds out what was the best before, in a run that is resumed; opens what evaluates where it may
+ * not be there. */
 bool run_judge_begin(run *r);
 /* Sets r->reference: computes it by the parameters before the first step, or in a run that is
  * resumed reads it from the checkpoint, which has this file. */

@@ -6,8 +6,8 @@
  *     x += attend(norm(x))
  *     x += ffn(norm(x))
  *
- * Of a query m that is slope(h) (n - m), since the same number for all keys changes no softmax. In 16
- * bits it is rounded to these, as transformers does. */
+ * Of a query m that is slope(h) (n - m), since the same number for all keys changes no softmax. In
+ * 16 bits it is rounded to these, as transformers does. */
 #include "../config.h"
 
 #include <math.h>

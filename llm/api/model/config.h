@@ -57,8 +57,8 @@ enum {
 typedef struct zf_config_family {
     const zf_config_row *rows; /* further ones; key NULL after the last; NULL: none */
     const char *const *keys;   /* as zf_config_table.keys; NULL: none */
-    /* Keys of the table's rows, NULL after the last: those that files of this type may lack though they
-     * are needed in others, and those that are not written; NULL: none */
+    /* Keys of the table's rows, NULL after the last: those that files of this type may lack though
+     * they are needed in others, and those that are not written; NULL: none */
     const char *const *optional, *const *unwritten;
     const void *defaults;      /* a struct, but for the type; NULL: that of the table */
 } zf_config_family;
@@ -104,8 +104,8 @@ typedef struct zf_config_table {
     /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
     const char *(*architecture_of)(const void *config);
     void (*read_architecture)(void *config, const char *architecture);
-    /* That of a configuration's type. A key of another one is an error. NULL: types differ in nothing
-     * that rows say */
+    /* That of a configuration's type. A key of another one is an error. NULL: types differ in
+     * nothing that rows say */
     const zf_config_family *(*family_of)(const void *config);
     /* Further reading and writing that rows cannot express; NULL: none. Called after the rows; json
      * NULL: the configuration is a named size. False with *error. */

@@ -21,9 +21,9 @@ typedef struct zf_exchange {
     const char *buffers[ZF_EXCHANGE_NAMES]; /* ends: such tensors carry no information */
     /* The name of a parameter in older files; false: the same. NULL: there are none. */
     bool (*older)(const char *name, char *older, size_t size);
-    /* A parameter of three dimensions with this in its name is several tensors in files, one for each
-     * index of the first dimension, whose number follows it there: of "experts.", a.experts.w [2, n,
-     * k] is a.experts.0.w and a.experts.1.w. NULL: none is */
+    /* A parameter of three dimensions with this in its name is several tensors in files, one for
+     * each index of the first dimension, whose number follows it there: of "experts.", a.experts.w
+     * [2, n, k] is a.experts.0.w and a.experts.1.w. NULL: none is */
     const char *parts;
     /* Of a model of several parts: what files may have before the names of the text part, or after
      * the prefix ("language_model."); NULL: nothing. And beginnings of the other parts' names, with
@@ -32,7 +32,8 @@ typedef struct zf_exchange {
     const char *beside[ZF_EXCHANGE_NAMES];
     /* Whether files hold a weight as [in, out]; it is [out, in] here. NULL: none. */
     bool (*turned)(zf_tensor param);
-    /* Of another kind of model, which a graph is that has its word embedding; NULL: there is none */
+    /* Of another kind of model, which a graph is that has its word embedding; NULL: there is
+     * none */
     const struct zf_exchange *next;
 } zf_exchange;
 

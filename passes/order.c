@@ -40,11 +40,12 @@ static zf_status zfi_read_order(zf_graph *g, const char *text, zfi_other_axes *t
 
 ZF_API zf_status zf_order(zf_graph *g, const char *axes)
 {
-    zfi_other_axes to = {.groups = g ? g->axes.groups : 0};
+    zfi_other_axes to;
     zf_status status = zfi_enter(g, "zf_order", 0, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     int32_t data = 0;
     if (status) return status;
     if (!axes) return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_order: axes is NULL");
+    to = g->axes, to.count = to.slower = 0;
     if ((status = zfi_read_order(g, axes, &to, &data))) return status;
     for (int32_t k = 0; k < g->axes.count; k++)
         if (zfi_axis_at(&to, g->axes.axis[k].over) < 0)

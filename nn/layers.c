@@ -223,7 +223,14 @@ ZF_API zf_tensor zf_nn_accuracy(zf_tensor logits, zf_tensor labels)
 {
     zf_graph *g = logits.graph;
     zf_tensor best = zf_argmax_ex(logits, &(zf_reduce_desc){.axis = -1}), right, labelled, none;
+    const zf_shape rows = zf_tensor_shape(best), of = zf_tensor_shape(labels);
+    bool same = rows.rank == of.rank;
     if (!zf_valid(best) || !zf_valid(labels)) return zf_valid(best) ? labels : best;
+    for (int32_t d = 0; d < rows.rank && same; d++) same = rows.dims[d] == of.dims[d];
+    if (!same)
+        return zf_fail(labels, "zf_nn_accuracy: %%%d must be the labels of the rows of %%%d, one of "
+                               "each: its shape without classes",
+                       (int)labels.id, (int)logits.id);
     best = zf_cast(best, zf_tensor_dtype(labels));
     none = zf_constant(g, zf_tensor_dtype(labels), ZF_SCALAR, -100);
     right = zf_sum(zf_cast(zf_equal(best, labels), ZF_F32));

@@ -228,8 +228,9 @@ ZF_API zf_tensor zf_nn_accuracy(zf_tensor logits, zf_tensor labels)
     if (!zf_valid(best) || !zf_valid(labels)) return zf_valid(best) ? labels : best;
     for (int32_t d = 0; d < rows.rank && same; d++) same = rows.dims[d] == of.dims[d];
     if (!same)
-        return zf_fail(labels, "zf_nn_accuracy: %%%d must be the labels of the rows of %%%d, one of "
-                               "each: its shape without classes",
+        return zf_fail(labels,
+                       "zf_nn_accuracy: %%%d must be the labels of the rows of %%%d, one of "
+                       "each: its shape without classes",
                        (int)labels.id, (int)logits.id);
     best = zf_cast(best, zf_tensor_dtype(labels));
     none = zf_constant(g, zf_tensor_dtype(labels), ZF_SCALAR, -100);

@@ -214,7 +214,7 @@ static double zfi_matmul_sections(const zf_launch *l, const zfi_matmul_desc *d, 
                                   int64_t at_b)
 {
     const int64_t length = zfi_matmul_section(d), together = zfi_matmul_together(d);
-    zfi_tree tree = {.sections = d->k / length};
+    zfi_tree tree = {.sections = zfi_max(d->sections, 1)};
     for (int64_t s = 0; s < d->k; s += length) {
         double sum = 0;
         for (int64_t k = s; k < s + length; k += together) {

@@ -2,6 +2,7 @@
  * gradient against central differences, equal bits for every number of threads, odd and empty
  * shapes, results written over operands. */
 #include "op_cases.h"
+#include "numbers.h"
 
 static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 
@@ -1126,5 +1127,29 @@ TEST(operators_explain_mistakes)
         CHECK_TEXT(t, s.error.text, mistakes[n].message);
         CHECK(t, status == ZF_ERR_PARSE);
         session_close(&s);
+    }
+}
+
+/* A sum of no terms is 0 in any number of sections and runs, by the reference too. */
+TEST_ONCE(products_of_no_terms_are_0)
+{
+    static const char *const products[] = {"matmul %1, %2 {transpose_b=true sections=2}",
+                                           "linear %1, %2 {sections=3}",
+                                           "matmul %1, %2 {transpose_b=true runs=3}"};
+    for (int k = 0; k < 12; k++) {
+        const char *dtype = k % 4 / 2 ? "f64" : "f32";
+        numbers got = {.count = 0};
+        char text[400];
+        zf_error error;
+        bool ran;
+        snprintf(text, sizeof text,
+                 "%%1 = input \"a\" : %s[2,0]\n%%2 = input \"b\" : %s[3,0]\n%%3 = %s : %s[2,3]\n"
+                 "output %%3 \"y\"\n",
+                 dtype, dtype, products[k / 4], dtype);
+        ran = numbers_of(&got, text, &(numbers_desc){.fast = k % 2, .poison = true}, &error);
+        for (int i = 0; i < 6 && ran; i++)
+            ran = number_at(numbers_find(&got, "1 output y"), i) == 0;
+        numbers_free(&got);
+        CHECK(t, ran);
     }
 }

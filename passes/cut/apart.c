@@ -7,7 +7,8 @@
  * after:    %20 = slice %4 {axis=2 stop=16}   %21 = ...   %22 = ...
  *           %5 = attention %20, %21, %22 {heads=4}
  *           %23 = attention_grad %8, %5, %6, %20, %21, %22 {heads=4} : f32[768]
- *           %9 = concat %25, %27, %29 {axis=2}              %24 = slice %23, %25 = reshape %24, ... */
+ *           %9 = concat %25, %27, %29 {axis=2}
+ *           %24 = slice %23, %25 = reshape %24, ... */
 
 enum { ZFI_THIRDS = 3 };
 
@@ -52,7 +53,8 @@ static void zfi_repacked(zf_graph *g, int32_t id, int32_t flat, const int32_t th
     for (int k = 0; k < ZFI_THIRDS && flat; k++) {
         const zf_shape shape = g->nodes[thirds[k]].shape;
         const int64_t count = zf_shape_count(shape);
-        parts[k] = zfi_append_nodes(g, slice, zfi_with({.i = 0}, {.i = at}, {.i = at + count}), flat);
+        parts[k] =
+            zfi_append_nodes(g, slice, zfi_with({.i = 0}, {.i = at}, {.i = at + count}), flat);
         parts[k] = zfi_deal_reshape(g, parts[k], shape);
         at += count;
     }
@@ -92,8 +94,8 @@ static void zfi_saved_apart(zf_graph *g, int32_t id)
 static void zfi_set_apart(zf_graph *g)
 {
     const int32_t count = (int32_t)zfi_len(g->nodes);
-    int32_t *order = g->order, (*thirds)[ZFI_THIRDS] = zfi_calloc(
-        &g->memory, (size_t)count, sizeof *thirds);
+    int32_t *order = g->order,
+            (*thirds)[ZFI_THIRDS] = zfi_calloc(&g->memory, (size_t)count, sizeof *thirds);
     bool *changed = zfi_calloc(&g->memory, (size_t)count, sizeof *changed);
     if (thirds && changed) g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && thirds && changed && !g->error.status; i++) {
@@ -115,23 +117,23 @@ static void zfi_set_apart(zf_graph *g)
 
 /* ------------------------------------------------------------------------------------ gradients
  *
- * The gradients of attention become values of their own, so that queries can be cut: of what a rank or
- * a section has of the queries, dQ is a part, and dK and dV are addends.
+ * The gradients of attention become values of their own, so that queries can be cut: of what a rank
+ * or a section has of the queries, dQ is a part, and dK and dV are addends.
  *
  * before:   %9  = attention_grad %8, %5, %6, %1, %2, %3 {heads=4} : bf16[768]
  *           %10 = slice %9 {stop=256}   %11 = reshape %10 {shape=[2,8,16]} : bf16[2,8,16]
  *           %12 = slice %9 {start=256 stop=512}   %13 = reshape %12 {shape=[2,8,16]} : bf16[2,8,16]
- * after:    %20 = attention_backward %8, %5, %6, %1, %2, %3 {heads=4} : bf16[2,8,16]    in place of %11
- *           %21 = saved %20 {index=0} : f32[2,8,16]   %22 = cast %21 {to=bf16} : bf16[2,8,16]   of %13
+ * after:    %20 = attention_backward %8, %5, %6, %1, %2, %3 {heads=4} : bf16[2,8,16], for %11
+ *           %21 = saved %20 {index=0} : f32[2,8,16]   %22 = cast %21 {to=bf16}, for %13
  *
  * Keys and values are then gathered by the first reader of the forward pass, and summed gradients
  * are scattered, by what tokens.c and deal.c do with any other node. */
 
 /* What stands for values of the gradients of attention. */
 typedef struct zfi_grads_apart {
-    int32_t made;                /* the attention_backward in place of an attention_grad; 0 */
-    int32_t thirds[ZFI_THIRDS];  /* dQ, dK and dV of it; 0: not made yet */
-    int32_t of, third;           /* of a slice of one: the attention_grad, and which third */
+    int32_t made;               /* the attention_backward in place of an attention_grad; 0 */
+    int32_t thirds[ZFI_THIRDS]; /* dQ, dK and dV of it; 0: not made yet */
+    int32_t of, third;          /* of a slice of one: the attention_grad, and which third */
 } zfi_grads_apart;
 
 /* The node is the gradient of attention with q, k and v apart. */
@@ -153,9 +155,8 @@ static void zfi_make_backward(zf_graph *g, int32_t id, zfi_grads_apart *x)
 static int32_t zfi_third_of_grads(zf_graph *g, zfi_grads_apart *x, int32_t third)
 {
     if (!x->thirds[third] && x->made)
-        x->thirds[third] =
-            zfi_parallel_cast(g, zfi_saved((zf_tensor){g, x->made}, third - 1).id,
-                              g->nodes[x->made].dtype);
+        x->thirds[third] = zfi_parallel_cast(g, zfi_saved((zf_tensor){g, x->made}, third - 1).id,
+                                             g->nodes[x->made].dtype);
     return x->thirds[third];
 }
 

@@ -1,9 +1,10 @@
-/* Drops: dropout within a norm becomes a node of its own, which draws the masks of its part of a value.
- * The gradient of such a norm sums over tokens, in sections that are no parts on one rank, and dropout
- * draws by the elements of the whole value.
+/* Drops: dropout within a norm becomes a node of its own, which draws the masks of its part of a
+ * value. The gradient of such a norm sums over tokens, in sections that are no parts on one rank,
+ * and dropout draws by the elements of the whole value.
  *
- * before:   %5 = residual_norm %1, %2, %3, %4 {p=0.1 stream=3}     %9 = residual_norm_grad %8, %6, %7,
- *           %3 {p=0.1 stream=3}    %10 = saved %9 {index=0}    %11 = saved %9 {index=3}
+ * before:   %5 = residual_norm %1, %2, %3, %4 {p=0.1 stream=3}
+ *           %9 = residual_norm_grad %8, %6, %7, %3 {p=0.1 stream=3}
+ *           %10 = saved %9 {index=0}    %11 = saved %9 {index=3}
  * after:    %12 = dropout %1 {p=0.1 stream=3}    %5 = residual_norm %12, %2, %3, %4
  *           %9 = residual_norm_grad %8, %6, %7, %3    %13 = dropout %9 {p=0.1 stream=3}
  *           %11 = sum_to %13 {shape=[8]}
@@ -64,8 +65,7 @@ static void zfi_set_drops_apart(zf_graph *g, bool forward)
         const bool norm = node->op == ZF_OP_residual_norm,
                    drops = zfi_norm_drops(node) && (forward || !norm);
         if (node->op == ZF_OP_none) continue; /* what a gradient has saved */
-        for (int32_t k = 0; k < node->arg_count; k++)
-            node->args[k] = zfi_resolve(g, node->args[k]);
+        for (int32_t k = 0; k < node->arg_count; k++) node->args[k] = zfi_resolve(g, node->args[k]);
         g->in_update = node->update, g->scope = node->scope;
         if (!drops) zfi_push(&g->memory, g->order, order[i]);
         else if (norm) zfi_drop_before(g, order[i]);

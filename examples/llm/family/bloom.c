@@ -91,6 +91,7 @@ zf_tensor llm_alibi(zf_graph *g, int64_t heads, int64_t keys, zf_tensor mask)
     zf_tensor places;
     if (zf_valid(mask)) {
         places = zf_cast(zf_cumsum(zf_cast(mask, ZF_I32), 1), ZF_F32);
+        places = zf_sub(places, zf_constant(g, ZF_F32, ZF_SCALAR, 1)); /* the first token is 0 */
         places = zf_reshape(places, ZF_SHAPE(-1, 1, 1, keys));
     } else {
         places = numbers(g, keys, false);

@@ -190,23 +190,23 @@ static void disagree(test *t, int world, const made ways[2], const char *const t
 {
     static stalled ranks[PIPE];
     team m = {.world = world};
-    int made = 0;
+    int count = 0;
     if (!(m.local = zf_local_new(&(zf_local_desc){.world = world}, NULL))) abort();
-    for (; made < world; made++) {
-        const int way = made == world - 1;
+    for (; count < world; count++) {
+        const int way = count == world - 1;
         making = &ways[way];
-        m.members[made] = (member){.rank = made};
-        if (!team_compile(t, &m.members[made], zf_local_comm(m.local, made), texts[way],
+        m.members[count] = (member){.rank = count};
+        if (!team_compile(t, &m.members[count], zf_local_comm(m.local, count), texts[way],
                           making->passes ? to_stages : NULL))
             break;
-        ranks[made] = (stalled){.m = &m.members[made]};
+        ranks[count] = (stalled){.m = &m.members[count]};
         for (int k = 0; k < making->micro; k++) {
-            fill(&m.members[made], 0, k);
-            if (k + 1 < making->micro) zf_micro(m.members[made].program);
+            fill(&m.members[count], 0, k);
+            if (k + 1 < making->micro) zf_micro(m.members[count].program);
         }
     }
-    if (made == world) run_threads(&m, ranks, try_step);
-    for (int r = 0; r < world && made == world; r++) {
+    if (count == world) run_threads(&m, ranks, try_step);
+    for (int r = 0; r < world && count == world; r++) {
         const int own = r == world - 1;
         char both[300];
         snprintf(both, sizeof both, "): %s, and %s", says[own], says[!own]);

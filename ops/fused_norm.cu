@@ -209,10 +209,12 @@ static void zfd_fused_norm_launch(const zf_launch *l, zfd_fused_norm_job *j, boo
 /* Dropout of rows that are some of a whole value is refused. */
 static zf_status zfd_refuse_shared(const zf_launch *l)
 {
-    return l->share ? zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                                    "%s %%%d: on " ZFD_GPU " dropout of a norm is of a whole value",
-                                    zf_op_name(l->op), (int)l->node)
-                    : ZF_OK;
+    const bool drops = ZF_FLOAT(l, dropout, p) > 0;
+    return l->share && drops
+               ? zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
+                               "%s %%%d: on " ZFD_GPU " dropout of a norm is of a whole value",
+                               zf_op_name(l->op), (int)l->node)
+               : ZF_OK;
 }
 
 static zf_status zfd_cuda_residual_norm(const zf_launch *l)

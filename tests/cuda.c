@@ -498,7 +498,7 @@ TEST_ONCE(cuda_replays_steps)
     for (int n = 0; n < CASES; n++) {
         const op_case *c = &cases[n];
         bool good = true;
-        if (!(c->flags & (RANDOM | MUTATES)) || !fits(c, &z)) continue;
+        if (!(c->flags & (RANDOM | MUTATES)) || refusal_of(c) || !fits(c, &z)) continue;
         fill(c, &z, ZF_F32, false);
         for (int b = 0; b < 3 && good; b++) {
             result r = {.values = kept[b == 0], .raw = kept_raw[b == 2]};
@@ -546,7 +546,9 @@ TEST_ONCE(cuda_shares_draw_as_on_the_cpu)
         part parts[PARTS];
         int count = 0;
         bool good = true;
-        if (!(c->flags & RANDOM) || !draws_along(c, n % 4) || needs_f64(c) || !fits(c, z)) continue;
+        if (!(c->flags & RANDOM) || !draws_along(c, n % 4) || needs_f64(c) || refusal_of(c) ||
+            !fits(c, z))
+            continue;
         fill(c, z, dtype, false);
         for (int b = 0; b < 2 && good; b++) {
             apart a = apart_of(t, backends[b], 0);
@@ -646,7 +648,7 @@ TEST_ONCE(cuda_matrix_cores_of_waves)
             while (row < 4 && strcmp(c->row, rows[row])) row++;
             if (row == 4 || n % 2 != kind) continue;
             if (row > 1 && n % 6 < 2) z = &sizes_of[1];
-            if (needs_f64(c) || !fits(c, z)) continue;
+            if (needs_f64(c) || refusal_of(c) || !fits(c, z)) continue;
             fill(c, z, dtype, false);
             if (run_case(t, &s, c, z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want)) {
                 session_close(&s);

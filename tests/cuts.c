@@ -100,6 +100,60 @@ static const op_case more[] = {
      "attention_grad %1, %6, %7, %2, %3, %4, %5 {heads=8 scale=0.5 kv_heads=4 block=16 layouts=1} "
      ": f[Z]",
      EXACT, 0, 0, 0},
+    {"attention", "f[4,R,W] i[4,R]",
+     "documents %2 : i32[4,R,2]\n"
+     "attention %1, %3 {heads=4 scale=0.5 documents=true} : f[4,R,N]",
+     EXACT, 0, 0, 0},
+    {"attention", "f[4,R,D]",
+     "attention %1 {heads=4 kv_heads=2 scale=0.5} : f[4,R,N]",
+     EXACT, 0, 0, 0},
+    {"attention", "f[4,R,D] i[4,R]",
+     "documents %2 : i32[4,R,2]\n"
+     "attention %1, %3 {heads=4 kv_heads=2 scale=0.5 documents=true} : f[4,R,N]",
+     EXACT, 0, 0, 0},
+    {"attention", "f[4,R,N] f[4,16,N] f[4,16,N]",
+     "constant {values=[16,1,0,1,0,1,0,0]} : i32[8]\n"
+     "attention %1, %2, %3, %4 {heads=4 scale=0.5 block=16 layouts=1 first=8 of=16} : f[4,R,N]",
+     EXACT, 0, 0, 0},
+    {"attention_grad", "f[4,R,N] f[4,R,W] i[4,R]",
+     "documents %3 : i32[4,R,2]\n"
+     "attention %2, %4 {heads=4 scale=0.5 documents=true} : f[4,R,N]\n"
+     "saved %5 {index=0} : g[4,4,R]\n"
+     "attention_grad %1, %5, %6, %2, %4 {heads=4 scale=0.5 documents=true} : f[4,R,W]",
+     EXACT, 0, 0, 0},
+    {"attention_grad", "f[4,R,N] f[4,R,D]",
+     "attention %2 {heads=4 kv_heads=2 scale=0.5} : f[4,R,N]\n"
+     "saved %3 {index=0} : g[4,4,R]\n"
+     "attention_grad %1, %3, %4, %2 {heads=4 kv_heads=2 scale=0.5} : f[4,R,D]",
+     EXACT, 0, 0, 0},
+    {"attention_grad", "f[4,R,N] f[4,R,D] i[4,R]",
+     "documents %3 : i32[4,R,2]\n"
+     "attention %2, %4 {heads=4 kv_heads=2 scale=0.5 documents=true} : f[4,R,N]\n"
+     "saved %5 {index=0} : g[4,4,R]\n"
+     "attention_grad %1, %5, %6, %2, %4 {heads=4 kv_heads=2 scale=0.5 documents=true} : "
+     "f[4,R,D]",
+     EXACT, 0, 0, 0},
+    {"attention_backward", "f[4,R,N] f[4,R,N] f[4,R,N] f[4,R,N]",
+     "attention %2, %3, %4 {heads=4 scale=0.5 causal=true of=R} : f[4,R,N]\n"
+     "saved %5 {index=0} : g[4,4,R]\n"
+     "attention_backward %1, %5, %6, %2, %3, %4 {heads=4 scale=0.5 causal=true of=R} : "
+     "f[4,R,N]",
+     EXACT, 0, 0, 0},
+    {"attention_backward", "f[4,R,N] f[4,R,N] f[4,R,N] f[4,R,N] i[4,R]",
+     "documents %5 : i32[4,R,2]\n"
+     "attention %2, %3, %4, %6 {heads=4 scale=0.5 documents=true of=R} : f[4,R,N]\n"
+     "saved %7 {index=0} : g[4,4,R]\n"
+     "attention_backward %1, %7, %8, %2, %3, %4, %6 {heads=4 scale=0.5 documents=true of=R} : "
+     "f[4,R,N]",
+     EXACT, 0, 0, 0},
+    {"attention_backward", "f[4,R,N] f[4,R,N] f[4,16,N] f[4,16,N]",
+     "constant {values=[16,1,0,1,0,1,0,0]} : i32[8]\n"
+     "attention %2, %3, %4, %5 {heads=4 scale=0.5 block=16 layouts=1 first=8 of=16} : "
+     "f[4,R,N]\n"
+     "saved %6 {index=0} : g[4,4,R]\n"
+     "attention_backward %1, %6, %7, %2, %3, %4, %5 {heads=4 scale=0.5 block=16 layouts=1 "
+     "first=8 of=16} : f[4,R,N]",
+     EXACT, 0, 0, 0},
     {"cached_attention", "f[4,R,N] f[4,R,N] f[4,R,N] x[4] r[4] c[4,J,N] c[4,J,N]",
      "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=4} : f[4,R,N]", EXACT,
      0, 0, 0},

@@ -285,10 +285,11 @@ TEST(accuracy_takes_a_label_of_each_row)
     for (int rank = 0; rank < 3; rank++) {
         const zf_shape shapes[] = {ZF_SCALAR, ZF_SHAPE(3), ZF_SHAPE(4, 1)};
         zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_tensor logits;
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
-        zf_nn_accuracy(zf_input(g, "logits", ZF_F32, ZF_SHAPE(4, 3, 7)),
-                       zf_input(g, "labels", ZF_I32, shapes[rank]));
+        logits = zf_input(g, "logits", ZF_F32, ZF_SHAPE(4, 3, 7));
+        zf_nn_accuracy(logits, zf_input(g, "labels", ZF_I32, shapes[rank]));
         if (zf_graph_status(g) != ZF_ERR_ARGUMENT) OK(t, zf_graph_status(g), zf_graph_error(g));
         CHECK(t, strstr(zf_graph_error(g),
                         "zf_nn_accuracy: %2 must be the labels of the rows of %1, one of each: its "

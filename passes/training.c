@@ -60,9 +60,9 @@ static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
 /* The same of what ranks along context share. */
 static int32_t zfi_context_sections(const zf_training *t)
 {
-    const int32_t ranks = t->context > 0 ? t->context : 1,
-                  each = ranks > 1 && t->context_kind == ZF_CONTEXT_ZIGZAG ? 2 : 1;
-    return t->sections.context > 0 ? t->sections.context : ranks * each;
+    const int32_t ranks = t->context > 0 ? t->context : 1;
+    const bool twice = t->context_kind == ZF_CONTEXT_ZIGZAG && ranks > 1 && ranks < INT32_MAX / 2;
+    return t->sections.context > 0 ? t->sections.context : twice ? 2 * ranks : ranks;
 }
 
 static bool zfi_wants_context(const zf_training *t)

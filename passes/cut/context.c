@@ -265,7 +265,7 @@ static zf_status zfi_check_context(zfi_dealing *c)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_context: %d sections are not divided by %d ranks", (int)c->d.sections,
                         (int)c->d.parts);
-    if (zfi_deals_zigzag(c) && c->d.sections % (2 * c->d.parts))
+    if (zfi_deals_zigzag(c) && c->d.sections % (2 * (int64_t)c->d.parts))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_context: %d sections are not two for each of %d ranks, nor four, six, "
                         "...: zigzag deals them in two halves",

@@ -107,6 +107,7 @@ TEST_ONCE(examples_have_the_same_bits_at_every_stage)
         for (int stage = 0; stage < 4 && !t->failed; stage++)
             for (int ahead = 0; ahead < 2; ahead++) {
                 session *now = &s[stage || ahead];
+                close_session(now);
                 *now = (session){.world = RANKS,
                                  .micro = MICRO,
                                  .ranks = RANKS,

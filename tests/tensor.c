@@ -1003,6 +1003,8 @@ static void check_saved(test *t, const char *text, const layout *from, const lay
     saved_at = other, on_each(t, &several, load_one);
     take_steps(t, &several, from, STEPS, 1);
     CHECK(t, compare(t, from->tensor) >= 20);
+    team_end(&several);
+    team_end(&single);
 }
 
 TEST_ONCE(tensor_checkpoints)

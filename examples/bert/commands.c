@@ -19,10 +19,6 @@ int bert_command_pretrain(int argc, char **argv)
                           "examples have 15"),
         ZF_OPTION(masked_options, FLAG, no_nsp, 0, NULL,
                   .help = "train on masked words alone; examples have one segment"),
-        ZF_OPTION(masked_options, FLAG, pack, 0, NULL, .with = "corpus",
-                  .traits = ZF_OPTION_CHANGES,
-                  .help = "with --no-nsp: fill examples with documents of --corpus, which do not "
-                          "see one another"),
         ZF_OPTION(masked_options, CHOICE, sinusoids, 0, "drawn|sinusoids", .topic = "model",
                   .flag = "first-positions", .help = "position embedding of a new model"),
         ZF_OPTION(masked_options, CHOICE, unigrams, 0, "zero|unigrams", .flag = "first-bias",

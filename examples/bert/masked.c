@@ -81,8 +81,8 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     if (!fits_model(o, c, error) || !new_data(d, error)) return false;
     data = d->own;
     if (own->no_nsp) c->nsp = 0;
-    if (own->pack && !fits_pack(o, c, error)) return false;
-    e.single = !c->nsp, e.pack = own->pack;
+    if (o->pack && !fits_pack(o, c, error)) return false;
+    e.single = !c->nsp, e.pack = o->pack;
     data->desc = e;
     data->train = bert_examples_new(&e, err, sizeof err);
     e.held_out = true, e.masked_percent = 0;

@@ -15,7 +15,6 @@ enum { RECIPE_TEXT = 200 };
 typedef struct masked_options {
     int64_t masked; /* percent of the words of training examples; 0: 15. Held-out ones have 15 */
     bool no_nsp;    /* examples of one segment, without next sentences */
-    bool pack;      /* several documents in an example, which do not see one another */
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
     bool pre_norm; /* bert_config.pre_norm of a new model */
     int64_t recipe; /* 1: bert44 */

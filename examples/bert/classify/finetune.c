@@ -1,7 +1,6 @@
 /* The commands finetune and eval, and what finetune trains for. */
 #include "classify.h"
 #include "../commands.h"
-#include "../masked.h"
 #include "../../frame/commands/frame.h"
 #include "../../frame/options/fail.h"
 
@@ -231,17 +230,10 @@ int bert_command_finetune(int argc, char **argv)
 int bert_command_eval(int argc, char **argv)
 {
     sample_model with = bert_sample;
-    static const zf_option packed_rows[] = {
-        ZF_OPTION(masked_options, FLAG, pack, 0, NULL, .with = "corpus", .topic = "data",
-                  .help = "examples are filled with documents, as in training with --pack"),
-        {.name = NULL}};
     classify_options own = {.task = 0};
-    masked_options masked = {.masked = 0};
     bool labelled = false;
     for (int k = 1; k < argc; k++) labelled = labelled || !strncmp(argv[k], "--data", 6);
-    if (!labelled)
-        return evaluate_command_with(
-            &with, (zf_options){.rows = packed_rows, .desc = &masked}, argc, argv);
+    if (!labelled) return evaluate_command(&with, argc, argv);
     with.objective = &classify_objective;
     return evaluate_command_with(&with, (zf_options){.rows = rows + 1, .desc = &own}, argc, argv);
 }

@@ -110,16 +110,24 @@ static void pair_up(int64_t first, int64_t last, int64_t *start, int64_t *end)
     else if (*start > first) --*start;
 }
 
+/* Makes room for one more element in a growing array. Returns the array, which may have moved; NULL
+ * when memory runs out, and then the old array is unchanged. */
+static void *more_room(const bert_examples *x, void *array, int64_t count, int64_t *room,
+                       size_t element)
+{
+    const int64_t wanted = *room ? 2 * *room : 256;
+    if (count < *room) return array;
+    array = bert_resize(&x->desc.allocator, array, (size_t)*room * element,
+                        (size_t)wanted * element);
+    if (array) *room = wanted;
+    return array;
+}
+
 static bool add_window(bert_examples *x, window w)
 {
-    if (x->count == x->room) {
-        int64_t room = x->room ? 2 * x->room : 256;
-        window *grown = bert_resize(&x->desc.allocator, x->windows, (size_t)x->room * sizeof *grown,
-                                    (size_t)room * sizeof *grown);
-        if (!grown) return false;
-        x->windows = grown;
-        x->room = room;
-    }
+    window *grown = more_room(x, x->windows, x->count, &x->room, sizeof *grown);
+    if (!grown) return false;
+    x->windows = grown;
     x->windows[x->count++] = w;
     return true;
 }
@@ -159,15 +167,9 @@ static bool cut_windows(bert_examples *x)
 
 static bool add_row(bert_examples *x)
 {
-    if (x->packed == x->rows_room) {
-        int64_t room = x->rows_room ? 2 * x->rows_room : 256;
-        int64_t *grown =
-            bert_resize(&x->desc.allocator, x->rows, (size_t)x->rows_room * sizeof *grown,
-                        (size_t)room * sizeof *grown);
-        if (!grown) return false;
-        x->rows = grown;
-        x->rows_room = room;
-    }
+    int64_t *grown = more_room(x, x->rows, x->packed, &x->rows_room, sizeof *grown);
+    if (!grown) return false;
+    x->rows = grown;
     x->rows[x->packed++] = x->count;
     return true;
 }

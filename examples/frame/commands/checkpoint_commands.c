@@ -180,6 +180,8 @@ static const zf_option data_rows[] = {
     ROW(TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "data", .with = "!data, !batch_file",
         .traits = ZF_OPTION_READS,
         .help = "the text, whose held-out part is used"),
+    ROW(FLAG, pack, 0, NULL, .with = "corpus",
+        .help = "a token sees its own document of --corpus alone, as in training with --pack"),
     ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .with = "!data", .traits = ZF_OPTION_READS,
         .help = "evaluate these batches instead (safetensors)"),
     ROW(COUNT, seq, 0, "[0,65536]", .unit = "T",
@@ -204,8 +206,6 @@ const zf_option frame_examples_rows[] = {
 static const zf_option documents_rows[] = {
     ROW(FLAG, alone, 0, NULL, .with = "data",
         .help = "each example of --data has a row of its own"),
-    ROW(FLAG, pack, 0, NULL, .with = "corpus",
-        .help = "a token sees its own document of --corpus alone, as in training with --pack"),
     {.name = NULL}};
 
 static const zf_option batches_rows[] = {

@@ -42,6 +42,8 @@ static const zf_option data_rows[] = {
     ROW(TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "data", .traits = PATH | READS | BASIC,
         .with = "vocab, !batch_file, !data",
         .help = "one sentence a line, a blank line between documents"),
+    ROW(FLAG, pack, 0, NULL, .with = "corpus", .traits = CHANGES,
+        .help = "a token sees its own document of --corpus alone, and its place in it"),
     ROW(TEXT, vocab, 0, NULL, .unit = "FILE|DIR", .traits = PATH | READS | BASIC,
         .help =
             "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
@@ -76,8 +78,6 @@ static const zf_option examples_rows[] = {
         .help = "the day that the template shows; else \"" ZF_CHAT_DATE "\""),
     ROW(FLAG, alone, 0, NULL, .with = "data", .traits = CHANGES,
         .help = "each example of --data has a row of its own"),
-    ROW(FLAG, pack, 0, NULL, .with = "corpus", .traits = CHANGES,
-        .help = "a token sees its own document of --corpus alone, and its place in it"),
     ROW(TEXT, adapter, 0, NULL, .unit = "DIR", .traits = PATH | READS | BASIC, .topic = "model",
         .with = "data|batch_file",
         .help = "go on with this adapter, of its rank, scale and targets; in place of --lora"),

@@ -332,11 +332,7 @@ ZF_API zf_status zf_experts(zf_graph *g, const zf_experts_desc *desc)
     if (status) return status;
     if (desc) c.d = *desc;
     if (zfi_settle_desc("zf_experts", zfi_experts_options, &c.d, &g->error)) return g->error.status;
-    if (!c.d.sections) c.d.sections = c.d.parts;
-    if (c.d.sections % c.d.parts)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_experts: %d sections are not divided by %d ranks", (int)c.d.sections,
-                        (int)c.d.parts);
+    if (zfi_settle_sections(g, "zf_experts", c.d.parts, 1, &c.d.sections)) return g->error.status;
     if (zfi_axis_at(&g->axes, ZF_OVER_EXPERT) >= 0)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_experts: ranks share experts already");
     if (c.d.sections == 1) return zfi_leave(g, 0);

@@ -46,8 +46,8 @@ static bool zfi_wants_cut(const zf_training *t)
 /* What ranks along tensor have between the layers that they share. */
 static zf_cut_tokens zfi_tensor_tokens(const zf_training *t)
 {
-    if (zfi_names(t->sequence ? t->sequence : "", "none")) return ZF_TOKENS_WHOLE;
-    return zfi_names(t->sequence ? t->sequence : "", "tensor") ? ZF_TOKENS_CUT : ZF_TOKENS_FIT;
+    if (!t->sequence) return ZF_TOKENS_FIT;
+    return strcmp(t->sequence, "none") ? ZF_TOKENS_CUT : ZF_TOKENS_WHOLE;
 }
 
 static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)

@@ -259,12 +259,10 @@ static const zf_option zfi_context_options[] = {
 static zf_status zfi_check_context(zfi_dealing *c)
 {
     zf_graph *g = c->graph;
-    if (!c->d.sections) c->d.sections = c->d.parts * (1 + zfi_deals_zigzag(c));
+    if (zfi_settle_sections(g, "zf_context", c->d.parts, zfi_deals_zigzag(c) ? 2 : 1,
+                            &c->d.sections))
+        return g->error.status;
     c->sequence = zfi_context_tokens(g);
-    if (c->d.sections % c->d.parts)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_context: %d sections are not divided by %d ranks", (int)c->d.sections,
-                        (int)c->d.parts);
     if (zfi_deals_zigzag(c) && c->d.sections % (2 * (int64_t)c->d.parts))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_context: %d sections are not two for each of %d ranks, nor four, six, "

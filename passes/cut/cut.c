@@ -55,11 +55,7 @@ ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
     if (status) return status;
     if (desc) c.d = *desc;
     if (zfi_settle_desc("zf_cut", zfi_cut_options, &c.d, &g->error)) return g->error.status;
-    if (!c.d.sections) c.d.sections = c.d.parts;
-    if (c.d.sections % c.d.parts)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_cut: %d sections are not divided by %d ranks", (int)c.d.sections,
-                        (int)c.d.parts);
+    if (zfi_settle_sections(g, "zf_cut", c.d.parts, 1, &c.d.sections)) return g->error.status;
     if (g->axes.count)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_cut: the ranks have other axes already");
     if (c.d.sections == 1) return zfi_leave(g, 0);

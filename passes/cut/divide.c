@@ -17,6 +17,18 @@
  * A graph for one rank with as many sections is the same, so it has the bits of any number of ranks
  * that divides them. Of a row without a label, the class with the largest logit becomes -1. */
 
+/* For a pass: sections, by default `each` of every rank; ranks must divide them. */
+static zf_status zfi_settle_sections(zf_graph *g, const char *pass, int32_t ranks, int32_t each,
+                                     int32_t *sections)
+{
+    if (!*sections) *sections = ranks * each;
+    return *sections % ranks == 0
+               ? ZF_OK
+               : zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                          "%s: %d sections are not divided by %d ranks", pass, (int)*sections,
+                          (int)ranks);
+}
+
 typedef struct zfi_dividing {
     zf_graph *graph;
     int32_t sections;

@@ -101,6 +101,12 @@ static bool zfi_is_sharded(const zfi_zero *z, int32_t f)
     return z->sharded && zfi_shards_of(z, f) > 1;
 }
 
+/* The attribute `world` of nodes on bucket f: its shards; 0: it is whole. */
+static int64_t zfi_world_of(const zfi_zero *z, int32_t f)
+{
+    return zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0;
+}
+
 static bool zfi_gathers(const zfi_zero *z, int32_t f)
 {
     return zfi_is_sharded(z, f) && z->d.stage == 3;

@@ -241,7 +241,7 @@ static void zfi_lift_squares(zfi_zero *z, int32_t id, int32_t member)
     if (value && blocks && !made)
         made =
             zfi_lifted_node(z, f, ZF_OP_squares, &value, 1,
-                            zfi_with(unit, {.i = zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0},
+                            zfi_with(unit, {.i = zfi_world_of(z, f)},
                                      zfi_listed(blocks, all ? zfi_squared_blocks(z, f, kind, blocks)
                                                             : zfi_own_blocks(z, member, blocks))));
     z->lift[id] = (zfi_lift){ZFI_LIFT_SQUARES, member, made};
@@ -338,7 +338,7 @@ static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, const int32_t *updates,
     for (int32_t m = 0; m < bucket->count; m++)
         leaves[m] = updates[m] ? g->nodes[updates[m]].args[k] : 0;
     id =
-        zfi_append_bucket(z, bucket, leaves, zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0, false);
+        zfi_append_bucket(z, bucket, leaves, zfi_world_of(z, f), false);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
@@ -435,7 +435,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
                 decays[n++] = zfi_attribute_of(g, &g->nodes[updates[m]], "weight_decay")->f;
         memcpy(attributes, node.attributes, sizeof attributes);
         zfi_attribute_in(record, attributes, "world")->i =
-            zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0;
+            zfi_world_of(z, f);
         *zfi_attribute_in(record, attributes, "blocks") = (zf_attribute)zfi_listed(blocks, count);
         if (decaying) {
             zfi_attribute_in(record, attributes, "weight_decay")->f = 0;
@@ -571,7 +571,7 @@ static void zfi_lift_ratio(zfi_zero *z, int32_t id, int32_t member)
     if (!made)
         made = zfi_lifted_node(z, f, node.op, args, ALL,
                                zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
-                                        {.i = zfi_is_sharded(z, f) ? zfi_shards_of(z, f) : 0},
+                                        {.i = zfi_world_of(z, f)},
                                         {.f = ZF_FLOAT(&node, variance_ratio, beta1)},
                                         {.f = ZF_FLOAT(&node, variance_ratio, beta2)},
                                         {.f = ZF_FLOAT(&node, variance_ratio, eps)}));

@@ -336,16 +336,16 @@ static const char *const other_keys[] = {"rope_scaling",
 
 /* Gemma 3 and Qwen2.5-VL: their text parts. That of Qwen2.5-VL is a Qwen2, since positions of text
  * are the same number in all sections of its rope. */
-static const char *const beside_gemma3[] = {"vision_config", "mm_tokens_per_image",
+static const char *const others_gemma3[] = {"vision_config", "mm_tokens_per_image",
                                             "boi_token_index", "eoi_token_index",
                                             "image_token_index", NULL},
-                         *const beside_qwen[] = {"vision_config", "image_token_id",
+                         *const others_qwen[] = {"vision_config", "image_token_id",
                                                  "video_token_id", "vision_start_token_id",
                                                  "vision_end_token_id", "vision_token_id", NULL};
 
 static const zf_config_nest nests[] = {
-    {"gemma3", "gemma3_text", beside_gemma3, "{}", .tied = true},
-    {"qwen2_5_vl", "qwen2", beside_qwen,
+    {"gemma3", "gemma3_text", others_gemma3, "{}", .tied = true},
+    {"qwen2_5_vl", "qwen2", others_qwen,
      "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"max_window_layers\": 80}",
      .either = true},
     {.type = NULL}};

@@ -243,7 +243,7 @@ static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_tensor s
 {
     const bool scores = zf_valid(score), is_head = !strcmp(zfl_inner(x, name), x->head);
     if (zfl_any(x->buffers, zfl_ends_in, name)) return true;
-    if (zfl_any(x->beside, zfl_begins, zfl_bare(x, name))) return report->beside++, true;
+    if (zfl_any(x->others, zfl_begins, zfl_bare(x, name))) return report->others++, true;
     if (is_head && scores && zf_param_adapter(score)) return true;
     if (zfl_any(x->inside, zfl_begins, zfl_inner(x, name)) ||
         (scores && !strncmp(name, x->score, strcspn(x->score, ".") + 1)))

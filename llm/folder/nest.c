@@ -78,7 +78,7 @@ static zf_json *zfl_take_text_part(const zf_config_table *t, zf_json *json, zf_e
     zf_text_add_string(&out, "\", \"tie_word_embeddings\": ");
     zf_text_add_string(&out, zfl_ties(nest, json, text, error) ? "true" : "false");
     zfl_add_members(&out, text, NULL, NULL, NULL);
-    zfl_add_members(&out, json, text, NULL, nest->beside);
+    zfl_add_members(&out, json, text, NULL, nest->others);
     zfl_add_members(&out, defaults, text, json, NULL);
     zf_text_add_string(&out, "}");
     if (defaults && !out.failed && !error->status)

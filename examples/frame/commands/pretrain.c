@@ -648,9 +648,9 @@ static void print_report(const char *path, const zf_weights_report *report)
     if (report->unused)
         printf("%s has %d tensors that are not used: %s\n", path, (int)report->unused,
                report->unused_names);
-    if (report->beside)
+    if (report->others)
         printf("%s: the text part is read; %d tensors of other parts are not\n", path,
-               (int)report->beside);
+               (int)report->others);
     if (report->absent)
         printf("the index of %s lists %d tensors that no file has: %s\n", path,
                (int)report->absent, report->absent_names);

@@ -224,9 +224,9 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
             zf_folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
     else {
         good = session_take(s, path, &report, error);
-        if (good && report.beside)
+        if (good && report.others)
             fprintf(stderr, "%s: the text part is read; %d tensors of other parts are not\n", path,
-                    (int)report.beside);
+                    (int)report.others);
         if (good && adapts) report.fresh -= report.kept; /* the adapter has them */
         good = good && zf_weights_whole(&report, path, error);
     }

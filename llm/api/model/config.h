@@ -69,7 +69,7 @@ enum { ZF_CONFIG_TYPE = 64 };
  * config.json, or from the file's own members. */
 typedef struct zf_config_nest {
     const char *type, *inner;  /* model_type of the file, and that by which the part is read */
-    const char *const *beside; /* keys of the file that are of other parts; NULL after the last */
+    const char *const *others; /* keys of the file that are of other parts; NULL after the last */
     const char *defaults;      /* a JSON object: members where the file has none */
     /* tie_word_embeddings of the file where it has none; that of text_config counts if it is true,
      * or not at all, as in transformers */

@@ -27,9 +27,9 @@ typedef struct zf_exchange {
     const char *parts;
     /* Of a model of several parts: what files may have before the names of the text part, or after
      * the prefix ("language_model."); NULL: nothing. And beginnings of the other parts' names, with
-     * and without the prefix, which are left out and counted (zf_weights_report.beside) */
+     * and without the prefix, which are left out and counted (zf_weights_report.others) */
     const char *within;
-    const char *beside[ZF_EXCHANGE_NAMES];
+    const char *others[ZF_EXCHANGE_NAMES];
     /* Whether files hold a weight as [in, out]; it is [out, in] here. NULL: none. */
     bool (*turned)(zf_tensor param);
     /* Of another kind of model, which a graph is that has its word embedding; NULL: there is

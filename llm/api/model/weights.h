@@ -43,7 +43,7 @@ enum { ZF_WEIGHTS_NAMES = 240 };
 
 typedef struct zf_weights_report {
     int32_t fresh, unused, absent, unlisted;
-    int32_t beside; /* tensors of other parts of a model, of which that of text is read */
+    int32_t others; /* tensors of other parts of a model, of which that of text is read */
     int32_t kept; /* of `fresh`: parameters that an adapter keeps */
     char fresh_names[ZF_WEIGHTS_NAMES], unused_names[ZF_WEIGHTS_NAMES]; /* "a, b, ..." */
     char absent_names[ZF_WEIGHTS_NAMES], unlisted_names[ZF_WEIGHTS_NAMES];

@@ -80,19 +80,10 @@ TEST(context_bytes_are_those_of_the_formulas)
 {
     enum { C = 2, X = B * S * WIDTH * 4, POSITIONS = S * WIDTH * 4 };
     const size_t exchanged = (8 * (size_t)X + POSITIONS) / C * (C - 1) / C;
-    char text[TEXT], message[600] = "";
-    zf_error error = {ZF_OK, ""};
+    char text[TEXT];
     zf_plan plan;
-    zf_graph *g;
     write_model(text, "f32");
-    g = team_parsed(t, text, &error);
-    NEED(t, g, &error);
-    test_defer(t, (test_cleanup *)zf_graph_free, g);
-    if (pass_run(g, TRAINS "context parts=2; memory", NULL, message, sizeof message) != PASS_DONE) {
-        OK(t, zf_graph_status(g), message);
-        return;
-    }
-    OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+    if (!plan_after(t, text, TRAINS "context parts=2; memory", &plan)) return;
     CHECK(t, plan.traffic_over[ZF_OVER_CONTEXT].all_to_all.calls == 9);
     CHECK(t, plan.traffic_over[ZF_OVER_CONTEXT].all_to_all.bytes == exchanged);
     CHECK(t, plan.traffic_over[ZF_OVER_CONTEXT].all_gather.calls == 1); /* of positions' gradient */

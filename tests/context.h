@@ -3,9 +3,7 @@
 #ifndef CONTEXT_H
 #define CONTEXT_H
 
-#include "team.h"
-
-#include "../tools/pass.h"
+#include "team_passes.h"
 
 #include <math.h>
 
@@ -53,15 +51,6 @@ static const char *const model =
 static const char *source; /* of the graphs that are made; NULL: model */
 
 static const char *const params[] = {"e", "p", "g", "q", "k", "v", "o", "up", "upb", "down"};
-
-static const char *passes; /* of team_change */
-
-static zf_status team_change(zf_graph *g)
-{
-    char message[600] = "";
-    if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
-    return zf_graph_status(g) ? zf_graph_status(g) : ZF_ERR_ARGUMENT;
-}
 
 static void write_model(char text[TEXT], const char *dtype)
 {
@@ -166,22 +155,6 @@ static void check_ranks(test *t, const char *dtype, const char *alone, int parts
         check_bits(t, &one, &all);
     team_end(&all);
     team_end(&one);
-}
-
-static void check_refused(test *t, const char *text, const char *line, const char *expected)
-{
-    char message[600] = "";
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = team_parsed(t, text, &error);
-    zf_status status;
-    int result;
-    NEED(t, g, &error);
-    result = (int)pass_run(g, line, NULL, message, sizeof message);
-    status = zf_graph_status(g);
-    zf_graph_free(g);
-    if (status == ZF_ERR_NOMEM) OK(t, status, message);
-    else if (result != PASS_FAILED || !strstr(message, expected))
-        test_fail(t, __FILE__, __LINE__, expected, message);
 }
 
 #endif

@@ -1,9 +1,7 @@
 /* zf_experts: ranks share the experts of a small language model, and steps have the bits of ranks
  * with all experts whose sums have as many sections; what is sent is what formulas say; and what
  * cannot be shared says why. */
-#include "team.h"
-
-#include "../tools/pass.h"
+#include "team_passes.h"
 
 #include <math.h>
 
@@ -65,15 +63,6 @@ typedef struct finished {
     int64_t counts[PARAMS];
     char values[PARAMS][MOST * 8];
 } finished;
-
-static const char *passes; /* of team_change */
-
-static zf_status team_change(zf_graph *g)
-{
-    char message[600] = "";
-    if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
-    return zf_graph_status(g) ? zf_graph_status(g) : ZF_ERR_ARGUMENT;
-}
 
 static void write_model(char text[TEXT], const char *dtype)
 {
@@ -299,39 +288,13 @@ TEST_ONCE(experts_of_ranks_say_that_there_are_too_many_rows)
 TEST(experts_of_ranks_send_what_formulas_say)
 {
     enum { P = 4, FREE = P * TOKENS * 2, SENT = 4 * (FREE + ROWS) * WIDTH * 4 + 2 * EXPERTS * 8 };
-    char text[TEXT], message[600] = "";
-    zf_error error = {ZF_OK, ""};
+    char text[TEXT];
     zf_plan plan;
-    zf_graph *g;
     write_model(text, "f32");
-    g = team_parsed(t, text, &error);
-    NEED(t, g, &error);
-    test_defer(t, (test_cleanup *)zf_graph_free, g);
-    if (pass_run(g, TRAINS "experts parts=4; zero world=8 stage=2; memory", NULL, message,
-                 sizeof message) != PASS_DONE) {
-        OK(t, zf_graph_status(g), message);
-        return;
-    }
-    OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+    if (!plan_after(t, text, TRAINS "experts parts=4; zero world=8 stage=2; memory", &plan)) return;
     CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.calls == 10);
     CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.bytes == SENT * (P - 1) / P);
     CHECK(t, plan.traffic_over[ZF_OVER_OWNERS].reduce_scatter.bytes == MOST * 4 / P * 4 / 2);
-}
-
-static void check_refused(test *t, const char *text, const char *line, const char *expected)
-{
-    char message[600] = "";
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = team_parsed(t, text, &error);
-    zf_status status;
-    int result;
-    NEED(t, g, &error);
-    result = (int)pass_run(g, line, NULL, message, sizeof message);
-    status = zf_graph_status(g);
-    zf_graph_free(g);
-    if (status == ZF_ERR_NOMEM) OK(t, status, message);
-    else if (result != PASS_FAILED || !strstr(message, expected))
-        test_fail(t, __FILE__, __LINE__, expected, message);
 }
 
 TEST(experts_of_ranks_are_checked)

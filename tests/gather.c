@@ -165,22 +165,12 @@ TEST(gather_bytes_are_those_of_the_formulas)
         size_t size;
     } of[] = {{"f32", 4}, {"bf16", 2}};
     for (int k = 0; k < 2 && !t->failed; k++) {
-        char text[TEXT], message[600] = "";
-        zf_error error = {ZF_OK, ""};
+        char text[TEXT];
         zf_plan plan;
-        zf_graph *g;
         source = GROUPED(" causal=true");
         write_model(text, of[k].dtype);
         source = NULL;
-        g = team_parsed(t, text, &error);
-        NEED(t, g, &error);
-        test_defer(t, (test_cleanup *)zf_graph_free, g);
-        if (pass_run(g, TRAINS "context parts=4" GATHERS "; memory", NULL, message,
-                     sizeof message) != PASS_DONE) {
-            OK(t, zf_graph_status(g), message);
-            return;
-        }
-        OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+        if (!plan_after(t, text, TRAINS "context parts=4" GATHERS "; memory", &plan)) return;
         const zf_traffic *sent = &plan.traffic_over[ZF_OVER_CONTEXT];
         CHECK(t, sent->all_to_all.calls == 0 && sent->all_gather.calls == 4);
         CHECK(t, sent->all_gather.bytes == 4 * HEADS * of[k].size * (C - 1) / C);
@@ -190,15 +180,6 @@ TEST(gather_bytes_are_those_of_the_formulas)
 }
 
 /* ------------------------------------------------------------------------------------- errors */
-
-static void check_parsed(test *t, const char *text, const char *expected)
-{
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = team_parsed(t, text, &error);
-    zf_graph_free(g);
-    GIVES(t, error.status, ZF_ERR_PARSE, error.text);
-    if (!strstr(error.text, expected)) test_fail(t, __FILE__, __LINE__, expected, error.text);
-}
 
 TEST(gather_lines_are_checked)
 {

@@ -1,8 +1,6 @@
 /* Ranks with several axes: the text of a mesh, groups along each axis with threads and in lockstep
  * against the definition, steps that are cut over data alone, and what is refused. */
-#include "team.h"
-
-#include "../tools/pass.h"
+#include "team_passes.h"
 
 enum { DATA = 2, TENSOR = 3, ALL = DATA * TENSOR, PIECE = 2, ROWS = 2 };
 
@@ -119,15 +117,6 @@ TEST_ONCE(mesh_groups_along_each_axis)
     "%5 = dropout %4 {p=0.25 stream=3} : f32[4,64]\n%6 = tanh %5 : f32[4,64]\n"                    \
     "%7 = param \"v\" {init=normal b=0.5} : f32[64]\n%8 = mul %6, %7 : f32[4,64]\n"                \
     "%9 = reshape %8 {shape=[256]} : f32[256]\n%10 = sum %9 : f32[]\noutput %10 \"loss\"\n"
-
-static const char *passes; /* of team_change */
-
-static zf_status team_change(zf_graph *g)
-{
-    char message[600] = "";
-    if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
-    return zf_graph_status(g) ? zf_graph_status(g) : ZF_ERR_ARGUMENT;
-}
 
 enum { PARAMETERS = 24 * 64 + 64 };
 

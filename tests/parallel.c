@@ -1,8 +1,6 @@
 /* zf_cut: layers and heads of a small transformer are cut over ranks, and the steps have the bits
  * of one rank with as many sections; what cannot be cut says why. */
-#include "team.h"
-
-#include "../tools/pass.h"
+#include "team_passes.h"
 
 enum { B = 2, S = 3, W = 8, HEADS = 4, MLP = 16, MOST = 512 };
 
@@ -41,15 +39,6 @@ static const char *const block =
     "%36 = matmul %34, %35 {transpose_b=true} : f32[2,3,8]\n%37 = add %36, %29 : f32[2,3,8]\n"
     "%38 = mul %37, %37 : f32[2,3,8]\n%39 = reshape %38 {shape=[48]} : f32[48]\n"
     "%40 = sum %39 : f32[]\noutput %40 \"loss\"\n";
-
-static const char *passes; /* of team_change */
-
-static zf_status team_change(zf_graph *g)
-{
-    char message[600] = "";
-    if (pass_run(g, passes, NULL, message, sizeof message) == PASS_DONE) return ZF_OK;
-    return zf_graph_status(g) ? zf_graph_status(g) : ZF_ERR_ARGUMENT;
-}
 
 /* Of one rank, and how ranks have it: cut along a dimension of two; -1: equal. */
 static const struct {
@@ -146,21 +135,8 @@ TEST(parallel_cuts_are_checked)
         {"autograd loss; simplify; adamw lr; cut parts=2 sections=64",
          "zf_cut: no layer can be cut: dimension "},
     };
-    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
-        char message[600] = "";
-        zf_error error = {ZF_OK, ""};
-        zf_graph *g = team_parsed(t, block, &error);
-        NEED(t, g, &error);
-        if (pass_run(g, wrong[k].passes, NULL, message, sizeof message) != PASS_FAILED ||
-            !strstr(message, wrong[k].error)) {
-            const zf_status status = zf_graph_status(g);
-            zf_graph_free(g);
-            if (status == ZF_ERR_NOMEM) OK(t, status, message);
-            test_fail(t, __FILE__, __LINE__, wrong[k].error, message);
-            return;
-        }
-        zf_graph_free(g);
-    }
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong && !t->failed; k++)
+        check_refused(t, block, wrong[k].passes, wrong[k].error);
 }
 
 TEST(parallel_cuts_need_two_layers)

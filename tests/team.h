@@ -37,6 +37,16 @@ static zf_graph *team_parsed(test *t, const char *text, zf_error *error)
     return zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, error);
 }
 
+/* The text is refused with an error that has this text. */
+static inline void check_parsed(test *t, const char *text, const char *expected)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &error);
+    zf_graph_free(g);
+    GIVES(t, error.status, ZF_ERR_PARSE, error.text);
+    if (!strstr(error.text, expected)) test_fail(t, __FILE__, __LINE__, expected, error.text);
+}
+
 /* The rank's graph of the text, and its program; false: it has none. `change`, if there is one,
  * rewrites the graph before. */
 static bool team_compile(test *t, member *m, const zf_comm *comm, const char *text,

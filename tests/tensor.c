@@ -1115,15 +1115,6 @@ static void check_refused(test *t, const char *text, const char *error)
         test_fail(t, __FILE__, __LINE__, error, zf_graph_error(g));
 }
 
-static void check_parsed(test *t, const char *text, const char *expected)
-{
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = team_parsed(t, text, &error);
-    zf_graph_free(g);
-    GIVES(t, error.status, ZF_ERR_PARSE, error.text);
-    if (!strstr(error.text, expected)) test_fail(t, __FILE__, __LINE__, expected, error.text);
-}
-
 /* Twelve heads of queries and four of keys could be cut into six, but not with the keys. */
 TEST_ONCE(tensor_refuses_copies_that_ranks_do_not_share)
 {

@@ -37,8 +37,7 @@ def main():
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
-    a.add_argument("--malloc", choices=tuned.MALLOC, default="auto")
-    a.add_argument("--mkl", choices=tuned.MKL, default="auto")
+    tuned.add_options(a)
     args = a.parse_args()
     tuned.restart(args.threads, args.malloc, args.mkl)
 

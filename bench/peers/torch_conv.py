@@ -27,8 +27,7 @@ def main():
     a = argparse.ArgumentParser(description="Convolutions in PyTorch on the CPU.")
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--rounds", type=int, default=10)
-    a.add_argument("--malloc", choices=tuned.MALLOC, default="auto")
-    a.add_argument("--mkl", choices=tuned.MKL, default="auto")
+    tuned.add_options(a)
     args = a.parse_args()
     settings = tuned.restart(args.threads, args.malloc, args.mkl)
 

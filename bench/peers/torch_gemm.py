@@ -30,8 +30,7 @@ def main():
     a.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
     a.add_argument("--seconds", type=float, default=0.1, help="for each product, at least")
     a.add_argument("--calls", type=int, default=5, help="of each product, at least")
-    a.add_argument("--malloc", choices=tuned.MALLOC, default="auto")
-    a.add_argument("--mkl", choices=tuned.MKL, default="auto")
+    tuned.add_options(a)
     args = a.parse_args()
     settings = tuned.restart(args.threads, args.malloc, args.mkl)
 

@@ -50,8 +50,7 @@ def arguments():
     a.add_argument("--lr", type=float, default=1e-3)
     a.add_argument("--weight-decay", type=float, default=0.01)
     a.add_argument("--clip", type=float, default=1.0)
-    a.add_argument("--malloc", choices=tuned.MALLOC, default="auto")
-    a.add_argument("--mkl", choices=tuned.MKL, default="auto")
+    tuned.add_options(a)
     a.set_defaults(mode="eager", attention="sdpa", vocab=None, batch=None, seq=None, seed=1)
     return a.parse_args()
 

@@ -27,6 +27,12 @@ MKL = ("auto", "native")
 MARK = "TORCH_PEER_TUNED"
 
 
+def add_options(parser):
+    """Adds --malloc and --mkl."""
+    parser.add_argument("--malloc", choices=MALLOC, default="auto")
+    parser.add_argument("--mkl", choices=MKL, default="auto")
+
+
 def malloc_library(name):
     for folder in ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib"):
         for path in sorted(pathlib.Path("/").glob(f"{folder}/lib{name}*.so.[24]")):

@@ -49,7 +49,7 @@ LLM      = zeroflow_llm.h $(wildcard llm/*/*.[ch] llm/api/*/*.h)
 # name, pictures.
 SAMPLES  = bert gpt llm opt
 PARTS    = $(filter-out %/main.c %/sentences.c, \
-             $(wildcard examples/frame/*/*.c examples/bert/*/*.c examples/llm/family/*.c \
+             $(wildcard examples/frame/*/*.c examples/bert/*/*.c \
                         $(SAMPLES:%=examples/%/*.c))) \
            $(wildcard tools/pass.c tools/picture*.c tools/written.c tools/plan/*.c)
 

@@ -13,11 +13,10 @@
  *     zf_tokenizer *t = zf_tokenizer_open("DIR", &error);
  *     zf_generator g;
  *     zf_text answer = {0};
- *     zf_generator_open(&g, &(zf_generator_desc){.model = &llama, .folder = "DIR", .backend = cpu},
- *                       &error);
+ *     zf_generator_open(&g, &(zf_generator_desc){.folder = "DIR", .backend = cpu}, &error);
  *     zf_generate(&g, t, "The bird", &(zf_generate_desc){.tokens = 20}, &answer, &error);
  *
- * examples/generate.c is the whole program, with the graph of a Llama.
+ * examples/generate.c is a whole program, with the graph of a model of its own.
  *
  * llm/api has the declarations by part:
  *
@@ -29,6 +28,7 @@
  *     chat        chats as text                  exchange    parameters from and to files
  *                                                sampling    the next token from logits
  *     training/                                  generate    caches, answers
+ *                                                causal      Llama and its relatives
  *     losses      of pairs and of rewards
  *     policy      losses of actors and critics
  *     advantage   numbers of a batch of answers
@@ -42,8 +42,8 @@
  * globals: several threads may call any function on objects of their own, and read the same
  * tokenizer.
  *
- * A model is not part of this library: it is a function that builds a graph (zf_model), of which
- * examples/llm, examples/gpt and examples/generate.c have three. */
+ * A model is a function that builds a graph. Those of Llama and its relatives are here
+ * (zf_causal_model); examples/gpt, examples/opt and examples/generate.c have models of their own. */
 #ifndef ZEROFLOW_LLM_H
 #define ZEROFLOW_LLM_H
 
@@ -74,6 +74,7 @@ extern "C" {
 #include "llm/api/model/exchange.h"
 #include "llm/api/model/adapter.h"
 #include "llm/api/model/generate.h"
+#include "llm/api/model/causal.h"
 #include "llm/api/training/losses.h"
 #include "llm/api/training/policy.h"
 #include "llm/api/training/advantage.h"
@@ -161,6 +162,38 @@ extern "C" {
 #include "llm/generate/prompt.c"
 #include "llm/generate/answers.c"
 #include "llm/generate/generator.c"
+
+/* causal */
+#include "llm/causal/desc.c"
+#include "llm/causal/layers.c"
+#include "llm/causal/read.c"
+#include "llm/causal/longrope.c"
+#include "llm/causal/alibi.c"
+#include "llm/causal/inputs.c"
+
+/* family */
+#include "llm/family/llama.c"
+#include "llm/family/gemma.c"
+#include "llm/family/granite.c"
+#include "llm/family/olmo2.c"
+#include "llm/family/smollm3.c"
+#include "llm/family/phi3.c"
+#include "llm/family/starcoder2.c"
+#include "llm/family/neox.c"
+#include "llm/family/falcon.c"
+#include "llm/family/bloom.c"
+
+/* mixture */
+#include "llm/mixture/mixtral.c"
+#include "llm/mixture/qwen_moe.c"
+#include "llm/mixture/olmoe.c"
+#include "llm/mixture/deepseek.c"
+
+/* models */
+#include "llm/models/table.c"
+#include "llm/models/experts.c"
+#include "llm/models/graph.c"
+#include "llm/models/model.c"
 
 /* losses */
 #include "llm/losses/rows.c"

@@ -79,8 +79,8 @@ say() { printf '%4d s  %s\n' $(($(date +%s) - begin)) "$*"; }
 build_plainly() {
     objects=build/cuda/plain
     library=zeroflow.h
-    sources="$(ls examples/bert/*.c examples/bert/data/*.c examples/gpt/*.c examples/llm/*.c \
-        examples/llm/family/*.c examples/frame/*/*.c tools/pass.c | grep -Ev '/(main|sentences)\.c$')"
+    sources="$(ls examples/bert/*.c examples/bert/*/*.c examples/gpt/*.c examples/llm/*.c \
+        examples/frame/*/*.c tools/pass.c | grep -Ev '/(main|sentences)\.c$')"
     for name in $benches; do sources="$sources bench/$name.c"; done
     [ "$nccl" ] && tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c zeroflow_nccl.c) ||
         tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c | grep -v nccl)

@@ -95,7 +95,7 @@ static double read_rate(void *memory, int64_t threads)
 /* --------------------------------------------------------------------------- generation */
 
 /* Bytes of weights that a token reads: all but rows of an embedding that is no head. */
-static double weight_bytes(const session *s, const llm_config *c)
+static double weight_bytes(const session *s, const zf_causal_config *c)
 {
     double bytes = 0, table = (double)(c->vocab * c->hidden) * (s->dtype == ZF_F32 ? 4 : 2);
     for (int32_t k = 0; k < zf_store_count(zf_program_store(s->program)); k++) {
@@ -227,7 +227,7 @@ int main(int argc, char **argv)
     const zf_options all = {.rows = rows, .desc = &o};
     int status;
     bool good;
-    llm_config config;
+    zf_causal_config config;
     session base;
     decoder d;
     decoder_desc room;
@@ -245,7 +245,7 @@ int main(int argc, char **argv)
     const zf_dtype precision = (zf_dtype)o.precision;
     b.device = o.device;
     if (!llm_config_load(o.model, &config, &error) ||
-        !zf_config_set_weights(llm_sample.config, &config, o.weights, &error))
+        !zf_config_set_weights(llm_sample.config(), &config, o.weights, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     room = (decoder_desc){.texts = streams, .context = prompt + tokens + o.profile};
     if (config.positions < room.context) config.positions = room.context;

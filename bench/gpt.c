@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     int64_t vocab;
     bool loaded;
     gpt_config config;
-    llm_config llama_config;
+    zf_causal_config llama_config;
     session_desc d = {.sample = &gpt_sample,
                       .config = &config,
                       .purpose = SAMPLE_TRAIN,
@@ -71,8 +71,8 @@ int main(int argc, char **argv)
     loaded = o.llama ? llm_config_load(o.model, &llama_config, &error)
                    : gpt_config_load(o.model, &config, &error);
     loaded = loaded &&
-             (o.llama ? zf_config_set_weights(llm_sample.config, &llama_config, o.weights, &error)
-                      : zf_config_set_weights(gpt_sample.config, &config, o.weights, &error));
+             (o.llama ? zf_config_set_weights(llm_sample.config(), &llama_config, o.weights, &error)
+                      : zf_config_set_weights(gpt_sample.config(), &config, o.weights, &error));
     if (!loaded) return fprintf(stderr, "gpt: %s\n", error.text), 1;
     vocab = o.llama ? llama_config.vocab : config.vocab;
     if (o.llama) llama_config.attention_dropout = o.dropout;

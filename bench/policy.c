@@ -73,7 +73,7 @@ typedef struct pass {
     bool open, policy;
 } pass;
 
-static bool pass_open(pass *p, const options *o, const llm_config *config, sample_purpose purpose,
+static bool pass_open(pass *p, const options *o, const zf_causal_config *config, sample_purpose purpose,
                       const policy_graph *policy, zf_error *error)
 {
     const session_desc d = {.sample = &llm_sample,
@@ -131,7 +131,7 @@ static bool compare(pass p[2], const options *o, const causal_batch *b, const fl
     return true;
 }
 
-static bool measure_passes(const options *o, const llm_config *config, const causal_batch *b,
+static bool measure_passes(const options *o, const zf_causal_config *config, const causal_batch *b,
                            const float *numbers, sample_purpose purpose, pair *out, zf_error *error)
 {
     const policy_graph policy = {.temperature = 1};
@@ -238,7 +238,7 @@ typedef struct answers {
     int32_t *next;
 } answers;
 
-static bool answers_open(answers *a, const options *o, const llm_config *config, zf_error *error)
+static bool answers_open(answers *a, const options *o, const zf_causal_config *config, zf_error *error)
 {
     const session_desc b = {.sample = &llm_sample,
                             .config = config,
@@ -272,7 +272,7 @@ static void answers_close(answers *a)
     free(a->numbers), free(a->counts), free(a->from), free(a->next);
 }
 
-static bool measure_answers(const options *o, const llm_config *config, pair *out, zf_error *error)
+static bool measure_answers(const options *o, const zf_causal_config *config, pair *out, zf_error *error)
 {
     answers a;
     bool good = answers_open(&a, o, config, error);
@@ -314,7 +314,7 @@ int main(int argc, char **argv)
          steps = {.name = "steps", .first = "head_loss", .second = "head_logp"},
          texts = {.name = "answers", .first = "most_likely", .second = "sampled"};
     zf_error error = {ZF_OK, ""};
-    llm_config config;
+    zf_causal_config config;
     causal_batch b = {.ids = NULL};
     float *numbers = NULL;
     int status;

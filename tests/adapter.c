@@ -97,7 +97,7 @@ static void free_batches(void *f) { causal_batch_file_free(f); }
 /* Opens a session with the first values of a golden run, and its batch. */
 static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *f)
 {
-    static llm_config config; /* outlives what the test defers */
+    static zf_causal_config config; /* outlives what the test defers */
     char base[300], path[100];
     zf_error error = {ZF_OK, ""};
     zf_weights_report report;
@@ -116,7 +116,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
     snprintf(path, sizeof path, GOLDEN "%s", of->name ? of->name : "");
     good = (!of->weights || make_wide(base)) &&
            session_config(&llm_sample, base, NULL, &config, &error) &&
-           zf_config_set_weights(llm_sample.config, &config, of->weights, &error) &&
+           zf_config_set_weights(llm_sample.config(), &config, of->weights, &error) &&
            causal_batch_file_load(f, of->masked ? MODELS "batch-masked.safetensors"
                                                 : MODELS "batch.safetensors",
                                   VOCAB, &error);
@@ -128,7 +128,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
         test_defer(t, close_session, s);
         s->adapter = a;
         good = session_take(s, base, &report, &error) && !report.fresh && !report.unused &&
-               (!a || zf_adapter_take(a, s->program, s->graph, &llm_sample.exchange, &error));
+               (!a || zf_adapter_take(a, s->program, s->graph, llm_sample.exchange(), &error));
     } else {
         zf_adapter_close(a);
     }
@@ -289,7 +289,7 @@ TEST_ONCE(adapter_has_references_over_its_base)
     static session train, base, first, again, own;
     static causal_batch_file f;
     const tuned of = {"qv", "llama3", true, 1e-2, NULL, 0};
-    llm_config config;
+    zf_causal_config config;
     zf_error error = {ZF_OK, ""};
     double was[3], lr = 0.01;
     float rate = (float)lr;
@@ -325,7 +325,7 @@ TEST_ONCE(adapter_keeps_what_the_reference_reads)
     static session train, base, first;
     static causal_batch_file f;
     const tuned of = {"kept", "llama2", false, 1e-2, NULL, 0};
-    llm_config config;
+    zf_causal_config config;
     zf_error error = {ZF_OK, ""};
     double was;
     float rate = 0.01f;
@@ -355,7 +355,7 @@ TEST_ONCE(adapter_of_which_there_is_no_reference)
     static session train, other;
     static causal_batch_file f;
     const tuned of = {NULL, "llama3", true, 1e-2, NULL, 0};
-    llm_config config;
+    zf_causal_config config;
     zf_error error = {ZF_OK, ""};
     session_desc d = {.sample = &llm_sample, .config = &config, .purpose = SAMPLE_EVALUATE};
     CHECK(t, open_tuned(t, &of, &train, &f) &&
@@ -396,7 +396,7 @@ static int run_line(const char *line) { return run_words(commands, line); }
 static bool open_adapted(session *s, const char *folder, const char *adapter, int64_t rounding,
                          zf_error *error)
 {
-    llm_config config;
+    zf_causal_config config;
     session_desc d = {.sample = &llm_sample,
                       .purpose = SAMPLE_ANSWER,
                       .config = &config,
@@ -404,7 +404,7 @@ static bool open_adapted(session *s, const char *folder, const char *adapter, in
                       .threads = 1,
                       .adapter = adapter};
     return session_config(&llm_sample, folder, NULL, &config, error) &&
-           zf_config_set_weights(llm_sample.config, &config, rounding, error) &&
+           zf_config_set_weights(llm_sample.config(), &config, rounding, error) &&
            session_open_folder(s, folder, &d, 1 + ZF_F32, error);
 }
 
@@ -527,7 +527,7 @@ TEST_ONCE(adapter_of_words_is_saved_resumed_and_merged)
     CHECK(t, run_line(line) == EXIT_FAILED);
     if (!open_adapted(&s, MODELS "llama3", GOLDEN "tied-words", 0, &error))
         OK(t, error.status, error.text);
-    can = zf_adapter_can_merge(s.graph, &llm_sample.exchange, &error);
+    can = zf_adapter_can_merge(s.graph, llm_sample.exchange(), &error);
     session_close(&s);
     CHECK(t, !can);
     CHECK_TEXT(t, error.text,
@@ -582,7 +582,7 @@ TEST_ONCE(adapter_over_few_bits_is_saved_resumed_and_merged)
 /* No row of the model is a block. */
 TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
 {
-    llm_config config;
+    zf_causal_config config;
     session_desc d = {.sample = &llm_sample,
                       .config = &config,
                       .purpose = SAMPLE_EVALUATE,
@@ -591,7 +591,7 @@ TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
     session s;
     zf_error error = {ZF_OK, ""};
     CHECK(t, session_config(&llm_sample, MODELS "llama3", NULL, &config, &error));
-    CHECK(t, zf_config_set_weights(llm_sample.config, &config, 1, &error));
+    CHECK(t, zf_config_set_weights(llm_sample.config(), &config, 1, &error));
     CHECK(t, !session_open(&s, &d, &error));
     CHECK_TEXT(t, error.text,
                "weights of few bits are in blocks of 64 numbers, and no product of this model has "

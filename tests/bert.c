@@ -74,7 +74,7 @@ static bool open_session(test *t, session *s, const bert_batch_file *batches, co
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
-        good = zf_exchange_import(&bert_sample.exchange, s->program, s->graph,
+        good = zf_exchange_import(bert_sample.exchange(), s->program, s->graph,
                                   GOLDEN "init.safetensors", &report, &error) &&
                report.fresh == 0 && report.unused == 0;
     }
@@ -94,7 +94,7 @@ static zf_status train_step(session *s, const bert_batch_file *batches, int64_t 
 static bool export_params(test *t, session *s, const char *path)
 {
     zf_error error = {ZF_OK, ""};
-    bool good = zf_exchange_export(&bert_sample.exchange, s->program, s->graph, path, false, ZF_F32,
+    bool good = zf_exchange_export(bert_sample.exchange(), s->program, s->graph, path, false, ZF_F32,
                                    &error);
     if (!good) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
     return good;
@@ -120,7 +120,7 @@ static void check_step(test *t, const recipe *r, const char *file, uint64_t seed
         free(value);
         CHECK_NEAR(t, session_scalar(&s, names[i]), expected, 1e-5 * expected);
     }
-    CHECK(t, zf_exchange_export(&bert_sample.exchange, s.program, s.graph, path, true, ZF_F32,
+    CHECK(t, zf_exchange_export(bert_sample.exchange(), s.program, s.graph, path, true, ZF_F32,
                                 &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
@@ -400,7 +400,7 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
     CHECK(t, export_params(t, &a, first));
     CHECK(t, !same_files(first, GOLDEN "init.safetensors"));
     CHECK(t, open_session(t, &b, batches, &adamw, 1, 2));
-    CHECK(t, zf_exchange_import(&bert_sample.exchange, b.program, b.graph, first, &report, &error));
+    CHECK(t, zf_exchange_import(bert_sample.exchange(), b.program, b.graph, first, &report, &error));
     CHECK(t, report.fresh == 0 && export_params(t, &b, second) && same_files(first, second));
     OK(t, train_step(&a, batches, 1, 1e-3), zf_program_error(a.program));
     loss = session_scalar(&a, "loss");
@@ -539,7 +539,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
     CHECK(t, write_variant(t, v, path) && export_params(t, &s, start));
     init = open_file(t, GOLDEN "init.safetensors"), before = open_file(t, start);
     CHECK(t, init && before);
-    good = zf_exchange_import(&bert_sample.exchange, s.program, s.graph, path, &report, &error);
+    good = zf_exchange_import(bert_sample.exchange(), s.program, s.graph, path, &report, &error);
     CHECK(t, good == !error.status);
     if (problem) {
         CHECK(t, !good && !strncmp(error.text, path, strlen(path)));
@@ -642,7 +642,7 @@ TEST_ONCE(bert_configuration_of_a_file_and_back)
                          &c, &error));
     CHECK(t, c.eps == 1e-12 && c.types == 1 && c.pad == -1 && !c.tied && !c.nsp);
     CHECK(t, c.activation == ZF_ACTIVATION_SILU);
-    w = zf_config_json(bert_sample.config, &c);
+    w = zf_config_json(bert_sample.config(), &c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
     zf_json_writer_free(w);
@@ -957,7 +957,7 @@ TEST_ONCE(bert_evaluation_is_pytorchs)
     zf_json_to_double(zf_json_member(expected, "nsp_loss"), 0, 100, &nsp_loss, &error);
     zf_json_to_int(zf_json_member(expected, "labelled"), 1, 1000, &labelled, &error);
     CHECK(t, open_session(t, &s, batches, &dropped, 1, 1));
-    CHECK(t, zf_exchange_import(&bert_sample.exchange, s.program, s.graph, adamw.params, &report,
+    CHECK(t, zf_exchange_import(bert_sample.exchange(), s.program, s.graph, adamw.params, &report,
                                 &error));
     d.shape = s.shape, d.share = &s;
     CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));

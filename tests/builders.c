@@ -277,13 +277,13 @@ TEST_ONCE(samples_of_no_first_values)
     zf_graph *g[4];
     bert_config bert;
     gpt_config gpt;
-    llm_config llm;
+    zf_causal_config llm;
     opt_config opt;
     for (int k = 0; k < 4; k++) g[k] = zf_graph_new(NULL);
     OK(t, !bert_config_load("tiny", &bert, &error), error.text);
     OK(t, !gpt_config_load("small", &gpt, &error), error.text);
     OK(t, !llm_config_load("160m", &llm, &error), error.text);
-    OK(t, !zf_config_load(opt_sample.config, "125m", &opt, &error), error.text);
+    OK(t, !zf_config_load(opt_sample.config(), "125m", &opt, &error), error.text);
     bert.std = gpt.std = llm.std = opt.std = 0;
     bert_build(g[0], &bert, &shape, false), gpt_build(g[1], &gpt, &shape, SAMPLE_TRAIN);
     llm_build(g[2], &llm, &shape, SAMPLE_TRAIN), opt_build(g[3], &opt, &shape, SAMPLE_TRAIN);

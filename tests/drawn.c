@@ -92,7 +92,7 @@ static zf_tensor build(zf_graph *g, const drawn *d)
 {
     const sample_shape shape = {.batch = 1, .sequence = TOKENS, .predictions = 2};
     zf_error error = {ZF_OK, ""};
-    llm_config l;
+    zf_causal_config l;
     gpt_config p;
     bert_config b;
     if (d->of == GPT && gpt_config_load("small", &p, &error)) {

@@ -228,18 +228,6 @@ static zf_tokenizer *larger_tokenizer(test *t)
     "the token \"" token "\" of the text has the id " id ", and the model has only 37 ids: it "     \
     "needs the tokenizer that it was trained with"
 
-/* The graph of a step, for zf_generator. */
-static void build_step(zf_graph *g, const void *config, const zf_decode_shape *s)
-{
-    llm_build(g, config,
-              &(sample_shape){.batch = s->texts,
-                              .sequence = s->tokens,
-                              .predictions = s->context,
-                              .rows = SAMPLE_FULL,
-                              .chunk = s->chunk},
-              SAMPLE_GENERATE);
-}
-
 /* Ids are compared with the model's number of them, one by one: a prompt may use the tokens that
  * both have, and answers are drawn from all ids of the model. */
 TEST_ONCE(folders_tokens_beyond_the_model)
@@ -248,7 +236,6 @@ TEST_ONCE(folders_tokens_beyond_the_model)
     static const struct {
         const char *prompt, *problem;
     } cases[] = {{"abc", ""}, {"abd", BEYOND("d", "37")}, {"a<new>b", BEYOND("<new>", "39")}};
-    const zf_model model = {llm_sample.config, build_step, llm_sample.exchange};
     zf_tokenizer *tokens = larger_tokenizer(t);
     zf_backend *cpu = zf_cpu_backend(NULL, NULL);
     zf_error error = {ZF_OK, ""};
@@ -257,7 +244,7 @@ TEST_ONCE(folders_tokens_beyond_the_model)
     test_defer(t, (test_cleanup *)zf_backend_free, cpu);
     if (!zf_generator_open(&g,
                            &(zf_generator_desc){
-                               .model = &model, .folder = MODELS "llama2", .backend = cpu},
+                               .folder = MODELS "llama2", .backend = cpu},
                            &error)) {
         test_unwind(t, __FILE__, __LINE__, "generator", error.status, error.text);
         return;
@@ -622,16 +609,16 @@ typedef void wrong_call(const char *folder, zf_error *error);
 static void wrong_layout(const char *folder, zf_error *error)
 {
     char text[ZF_CONFIG_LAYOUT + 1];
-    llm_config config = {.heads = 2};
+    zf_causal_config config = {.heads = 2};
     (void)folder;
     memset(text, 'x', sizeof text - 1), text[sizeof text - 1] = 0;
-    (void)zf_config_set_layout(llm_sample.config, &config, text, 64, error);
+    (void)zf_config_set_layout(llm_sample.config(), &config, text, 64, error);
 }
 
 /* A kind of model that has neither blocks of attention nor weights of few bits. */
 static zf_config_table plain_kind(void)
 {
-    zf_config_table table = *llm_sample.config;
+    zf_config_table table = *llm_sample.config();
     table.layout = table.bits = 0;
     return table;
 }
@@ -639,7 +626,7 @@ static zf_config_table plain_kind(void)
 static void wrong_kind_for_a_layout(const char *folder, zf_error *error)
 {
     const zf_config_table table = plain_kind();
-    llm_config config = {.heads = 2};
+    zf_causal_config config = {.heads = 2};
     (void)folder;
     (void)zf_config_set_layout(&table, &config, "window,width=1", 64, error);
 }
@@ -647,7 +634,7 @@ static void wrong_kind_for_a_layout(const char *folder, zf_error *error)
 static void wrong_kind_for_few_bits(const char *folder, zf_error *error)
 {
     const zf_config_table table = plain_kind();
-    llm_config config = {.heads = 2};
+    zf_causal_config config = {.heads = 2};
     (void)folder;
     (void)zf_config_set_weights(&table, &config, 1, error);
 }
@@ -655,7 +642,7 @@ static void wrong_kind_for_few_bits(const char *folder, zf_error *error)
 static void wrong_labels(const char *folder, zf_error *error)
 {
     char path[400];
-    llm_config config;
+    zf_causal_config config;
     snprintf(path, sizeof path, "%s/config.json", folder);
     if (put_text(
             folder, "config.json",
@@ -663,7 +650,7 @@ static void wrong_labels(const char *folder, zf_error *error)
             "\"num_labels\": 3, \"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": 1, "
             "\"num_attention_heads\": 2, \"intermediate_size\": 8, "
             "\"max_position_embeddings\": 8, \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\"}"))
-        (void)zf_config_load(llm_sample.config, path, &config, error);
+        (void)zf_config_load(llm_sample.config(), path, &config, error);
 }
 
 static void wrong_folder(const char *folder, zf_error *error)
@@ -676,9 +663,9 @@ static void wrong_folder(const char *folder, zf_error *error)
 static void wrong_export(const char *folder, const char *holds, zf_error *error)
 {
     char weights[ZF_FOLDER_PATH];
-    const llm_config config = {.heads = 2};
+    const zf_causal_config config = {.heads = 2};
     if (put_text(folder, holds, "{}"))
-        (void)zf_folder_export(folder, MODELS "llama2", zf_config_json(llm_sample.config, &config),
+        (void)zf_folder_export(folder, MODELS "llama2", zf_config_json(llm_sample.config(), &config),
                                ZF_FOLDER_BERT, 64, weights, error);
 }
 
@@ -702,18 +689,46 @@ static void wrong_place_of_a_link(const char *folder, zf_error *error)
 
 static void wrong_context(const char *folder, zf_error *error)
 {
-    const zf_model model = {llm_sample.config, build_step, llm_sample.exchange};
     zf_generator g;
     zf_backend *cpu = zf_cpu_backend(NULL, error);
     (void)folder;
     if (cpu && zf_generator_open(&g,
-                                 &(zf_generator_desc){.model = &model,
-                                                      .folder = MODELS "llama2",
+                                 &(zf_generator_desc){.folder = MODELS "llama2",
                                                       .context = 1 << 20,
                                                       .backend = cpu},
                                  error))
         zf_generator_close(&g);
     zf_backend_free(cpu);
+}
+
+/* A graph of a model that scores texts. */
+static void wrong_task(zf_error *error, bool trains)
+{
+    static const zf_decode_shape shape = {.texts = 1, .tokens = 2, .context = 4, .chunk = 2};
+    zf_graph *g = zf_graph_new(NULL);
+    zf_causal_config config;
+    if (g && zf_config_load(zf_causal_model()->config, MODELS "llama2", &config, error)) {
+        config.scores = 1;
+        if (trains) (void)zf_causal_train(g, &config, &(zf_causal_shape){2, 3, false});
+        else zf_causal_model()->build(g, &config, &shape);
+        if (zf_graph_status(g)) {
+            error->status = zf_graph_status(g);
+            snprintf(error->text, sizeof error->text, "%s", zf_graph_error(g));
+        }
+    }
+    zf_graph_free(g);
+}
+
+static void wrong_task_of_training(const char *folder, zf_error *error)
+{
+    (void)folder;
+    wrong_task(error, true);
+}
+
+static void wrong_task_of_generation(const char *folder, zf_error *error)
+{
+    (void)folder;
+    wrong_task(error, false);
 }
 
 static void wrong_variables(const char *folder, zf_error *error)
@@ -871,6 +886,8 @@ TEST_ONCE(folders_refuse_one_wrong_thing)
         {wrong_export_next_to_words, " has the file vocab.txt, which the exported model has not: "
                                      "remove it, or name another folder"},
         {wrong_place_of_a_link, "link.zf-link is there: move it, or name another place"},
+        {wrong_task_of_training, "a model that scores texts predicts no token"},
+        {wrong_task_of_generation, "a model that scores texts continues none"},
         {wrong_context, "a context of 1048576 tokens is too long for the model's 64 positions"},
         {wrong_variables, "the variables of a template are an object"},
         {wrong_template_twice, "chat_template[1] stands there twice"},

@@ -22,8 +22,8 @@ void check_generated(test *t, const generated_case *c)
     int64_t count[PROMPTS] = {0}, length[PROMPTS] = {0}, size;
     double *prompts, *expected;
     CHECK(t, golden && session_config(c->sample, c->folder, NULL, &config, &error));
-    if (zf_config_positions(c->sample->config, &config) < room.context) /* rope goes on */
-        *zf_config_facts_of(c->sample->config, &config).positions = room.context;
+    if (zf_config_positions(c->sample->config(), &config) < room.context) /* rope goes on */
+        *zf_config_facts_of(c->sample->config(), &config).positions = room.context;
     if (!decoder_open(&d, &room, &desc, c->folder, 0, &error)) {
         test_unwind(t, __FILE__, __LINE__, c->name, error.status, error.text);
         return;

@@ -52,7 +52,7 @@ static bool open_session(test *t, session *s, const session_desc *d)
     bool good = session_open(s, d, &error);
     if (good) test_defer(t, close_session, s);
     if (good && !d->share)
-        good = zf_exchange_import(&gpt_sample.exchange, s->program, s->graph,
+        good = zf_exchange_import(gpt_sample.exchange(), s->program, s->graph,
                                   GOLDEN "init.safetensors", &report, &error) &&
                !report.fresh && !report.unused;
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
@@ -87,7 +87,7 @@ static void compare_gradients(test *t, const char *no_fuse)
     free(value);
     CHECK_NEAR(t, session_scalar(&s, "loss"), expected, 1e-5 * expected);
     CHECK(t,
-          zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
+          zf_exchange_export(gpt_sample.exchange(), s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -126,7 +126,7 @@ static bool run_course(test *t, course *c, int64_t threads, const char *params)
         c->loss[k] = session_scalar(&s, "loss");
         c->norm[k] = session_scalar(&s, "grad_norm");
     }
-    if (!status && !zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, params, false,
+    if (!status && !zf_exchange_export(gpt_sample.exchange(), s.program, s.graph, params, false,
                                        ZF_F32, &error)) {
         test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
         return false;
@@ -312,7 +312,7 @@ TEST_ONCE(gpt_export_of_what_was_imported_is_the_file)
     zf_error error = {ZF_OK, ""};
     static session s;
     CHECK(t, golden && open_session(t, &s, &d));
-    CHECK(t, zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, path, false, ZF_F32,
+    CHECK(t, zf_exchange_export(gpt_sample.exchange(), s.program, s.graph, path, false, ZF_F32,
                                 &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_safetensors_count(golden));
@@ -387,7 +387,7 @@ static void check_import(test *t, const variant *v, const char *problem)
     zf_safetensors_writer_free(w);
     CHECK(t, good && session_open(&s, &d, &error));
     test_defer(t, close_session, &s);
-    good = zf_exchange_import(&gpt_sample.exchange, s.program, s.graph, path, &report, &error);
+    good = zf_exchange_import(gpt_sample.exchange(), s.program, s.graph, path, &report, &error);
     CHECK(t, good == !problem && good == !error.status);
     if (problem) {
         CHECK(t, !strncmp(error.text, path, strlen(path)));
@@ -396,7 +396,7 @@ static void check_import(test *t, const variant *v, const char *problem)
     }
     out = test_path("gpt-variant-out.safetensors");
     CHECK(t,
-          zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, out, false, ZF_F32, &error));
+          zf_exchange_export(gpt_sample.exchange(), s.program, s.graph, out, false, ZF_F32, &error));
     own = open_file(t, out);
     CHECK(t, own);
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++)
@@ -583,7 +583,7 @@ TEST_ONCE(gpt_configurations)
                          &again, &error));
     CHECK(t, again.begin == 50256 && again.ends[0] == 50256 && again.ends[1] == -1);
     CHECK(t, c.activation == ZF_ACTIVATION_RELU);
-    w = zf_config_json(gpt_sample.config, &c);
+    w = zf_config_json(gpt_sample.config(), &c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
     zf_json_writer_free(w);

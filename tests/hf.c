@@ -116,7 +116,7 @@ static void check_gpt(test *t, const char *name, const gpt_config *change)
         .batch = f.batch[0].examples, .sequence = f.batch[0].sequence, .rows = f.masked};
     CHECK(t, f.masked && session_open(&s, &d, &error));
     test_defer(t, close_gpt, &s);
-    CHECK(t, zf_exchange_import(&gpt_sample.exchange, s.program, s.graph, GOLDEN "gpt", &report,
+    CHECK(t, zf_exchange_import(gpt_sample.exchange(), s.program, s.graph, GOLDEN "gpt", &report,
                                 &error));
     CHECK(t, !report.fresh && !report.unused);
     OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));

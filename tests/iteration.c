@@ -237,7 +237,7 @@ static void check_plan(test *t, const iteration_desc *d)
 /* To the byte, for ranks, stages, offload, adapters, a reward model over their base, and copies. */
 TEST_ONCE(iteration_takes_what_is_planned)
 {
-    llm_config config;
+    zf_causal_config config;
     zf_error error = {ZF_OK, ""};
     const zf_training bf16 = {.precision.dtype = ZF_BF16};
     zf_training t3 = {.zero.stage = 3}, away = t3, adapts = bf16;

@@ -32,7 +32,7 @@ static char *model_text(void)
 {
     zf_graph *g = zf_graph_new(NULL);
     zf_error error = {ZF_OK, ""};
-    llm_config c;
+    zf_causal_config c;
     char *text;
     size_t size;
     if (!g || !llm_config_load("15m", &c, &error)) abort();

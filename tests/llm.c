@@ -7,8 +7,8 @@
 #include "../examples/frame/options/command.h"
 #include "../examples/frame/model/decoder.h"
 #include "../examples/frame/commands/frame.h"
-#include "../examples/llm/experts.h"
 #include "../examples/llm/model.h"
+#include "../examples/llm/options.h"
 #include "../examples/opt/model.h"
 
 #include <pthread.h>
@@ -151,7 +151,7 @@ static void check_gradients(test *t, int k, const char *no_fuse)
     free(value);
     CHECK_NEAR(t, session_scalar(&s, "loss"), lr, 1e-5 * lr);
     CHECK(t,
-          zf_exchange_export(&sample_of(k)->exchange, s.program, s.graph, path, true, ZF_F32, &error));
+          zf_exchange_export(sample_of(k)->exchange(), s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     CHECK(t, zf_safetensors_count(golden) == zf_param_count(s.graph) + 2); /* loss and logits */
@@ -311,7 +311,7 @@ static void check_balanced(test *t, int k)
     more = open_file(t, balanced);
     CHECK(t, golden && more);
     CHECK(t, session_config(sample_of(k), folder_of(k), NULL, &config, &error));
-    ((llm_config *)(void *)&config)->of.aux_loss = 0.5;
+    ((zf_causal_config *)(void *)&config)->of.aux_loss = 0.5;
     CHECK(t, causal_batch_file_load(&f, GOLDEN "batch-masked.safetensors", VOCAB, &error));
     test_defer(t, free_batches, &f);
     d.sample = sample_of(k), d.config = &config, d.threads = 1;
@@ -326,7 +326,7 @@ static void check_balanced(test *t, int k)
     CHECK(t, loss && aux);
     CHECK_NEAR(t, session_scalar(&s, "loss"), *loss + 0.5 * *aux, 1e-5);
     free(loss), free(aux);
-    if (!zf_exchange_export(&llm_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error))
+    if (!zf_exchange_export(llm_sample.exchange(), s.program, s.graph, path, true, ZF_F32, &error))
         goto failed;
     own = open_file(t, path);
     for (int32_t i = 0; i < zf_safetensors_count(more) && own; i++) {
@@ -403,7 +403,7 @@ TEST_ONCE(llm_experts_are_trained_in_parts)
     const sample_shape shape = {.batch = 1, .sequence = TOKENS};
     for (int aux = 0; aux < 2; aux++) {
         zf_training training = {.zero = {.stage = 3, .world = 2, .micro_batches = 2}};
-        llm_config c;
+        zf_causal_config c;
         zf_error error = {ZF_OK, ""};
         zf_graph *g = zf_graph_new(NULL);
         NEED(t, g, NULL);
@@ -420,11 +420,11 @@ TEST_ONCE(llm_experts_are_trained_in_parts)
 }
 
 /* Training of a model with these options is refused with this error. */
-static void check_refused(test *t, int k, llm_training of, const char *targets, const char *error)
+static void check_refused(test *t, int k, zf_causal_routing of, const char *targets, const char *error)
 {
     const sample_shape shape = {.batch = 1, .sequence = TOKENS};
     zf_training training = {.lora = {.rank = targets ? 2 : 0, .targets = targets}};
-    llm_config c;
+    zf_causal_config c;
     zf_error got = {ZF_OK, ""};
     zf_graph *g = zf_graph_new(NULL);
     NEED(t, g, NULL);
@@ -440,12 +440,12 @@ static void check_refused(test *t, int k, llm_training of, const char *targets, 
 
 TEST_ONCE(llm_refuses_what_is_for_experts)
 {
-    static const char none[] = "--aux-loss, --z-loss and --capacity are for layers of experts, and "
+    static const char none[] = "aux_loss, z_loss and capacity are for layers of experts, and "
                                "the model has none";
-    check_refused(t, 0, (llm_training){.aux_loss = 1}, NULL, none);
-    check_refused(t, 0, (llm_training){.z_loss = 1}, NULL, none);
-    check_refused(t, 0, (llm_training){.capacity = 1}, NULL, none);
-    check_refused(t, 26, (llm_training){.aux_loss = 0}, "q_proj,w1",
+    check_refused(t, 0, (zf_causal_routing){.aux_loss = 1}, NULL, none);
+    check_refused(t, 0, (zf_causal_routing){.z_loss = 1}, NULL, none);
+    check_refused(t, 0, (zf_causal_routing){.capacity = 1}, NULL, none);
+    check_refused(t, 26, (zf_causal_routing){.aux_loss = 0}, "q_proj,w1",
                   "= grouped_linear reads it; only weights of products and tables of rows can be "
                   "adapted");
 }
@@ -459,7 +459,7 @@ TEST_ONCE(llm_losses_of_routers_train_these)
                  {"q_proj,gate", NULL, true},  {"layers.0.mlp.gate", NULL, true},
                  {"q_proj", "*.gate", true},   {"q_proj,gate_proj", NULL, false},
                  {"shared_expert_gate", "norm", false}};
-    llm_training *of = llm_options().desc;
+    zf_causal_routing *of = llm_options().desc;
     for (size_t k = 0; k < sizeof tried / sizeof *tried; k++) {
         settings o = {.own = of};
         const char *wrong;
@@ -484,9 +484,9 @@ TEST_ONCE(llm_experts_need_floats)
                       .shape = {.batch = BATCH, .sequence = TOKENS},
                       .threads = 1};
     CHECK(t, session_config(&llm_sample, folder_of(26), NULL, &config, &error));
-    ((llm_config *)(void *)&config)->bits = 8;
+    ((zf_causal_config *)(void *)&config)->bits = 8;
     if (session_open(&s, &d, &error)) session_close(&s);
-    if (strstr(error.text, "--weights int8 and int4 are not for models with experts, whose products "
+    if (strstr(error.text, "weights of int8 and int4 are not for models with experts, whose products "
                            "need floats"))
         return;
     (void)test_unwind(t, __FILE__, __LINE__, "int8", error.status, error.text);
@@ -525,7 +525,7 @@ TEST_ONCE(llm_caches_of_windows_are_rings)
     static const int with[] = {3, 4, 6, 7};
     static decoder d; /* outlives what the test defers */
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
-        llm_config c;
+        zf_causal_config c;
         session_desc desc = {.sample = &llm_sample, .config = &c, .threads = 1};
         decoder_desc room = {.texts = 3, .context = 200, .chunk = 61};
         zf_error error = {ZF_OK, ""};
@@ -554,7 +554,7 @@ TEST_ONCE(llm_long_contexts_cost_their_caches)
     enum { TEXT = 300, CHUNK = 32 };
     static decoder d[2]; /* outlives what the test defers */
     static const int64_t contexts[2] = {TEXT, 32768};
-    llm_config c;
+    zf_causal_config c;
     const session_desc desc = {.sample = &llm_sample, .config = &c, .threads = 1};
     session_desc of[2] = {desc, desc};
     zf_program_info info[2];
@@ -615,7 +615,7 @@ static bool open_seen(session *s, int k, zf_config_any *config, const char *layo
                       .shape = {.batch = 1, .sequence = SEEN},
                       .threads = 1};
     return session_config(d.sample, folder_of(k), NULL, config, error) &&
-           zf_config_set_layout(d.sample->config, config, layout, 64, error) &&
+           zf_config_set_layout(d.sample->config(), config, layout, 64, error) &&
            session_open_folder(s, folder_of(k), &d, 1, error);
 }
 
@@ -645,7 +645,7 @@ static void check_seen(test *t, int k, const char *layout)
     test_defer(t, close_session, &all);
     if (!open_seen(&blocks, k, &of_blocks, layout, &error)) goto failed;
     test_defer(t, close_session, &blocks);
-    CHECK(t, zf_config_positions(sample_of(k)->config, &of_blocks) == 64);
+    CHECK(t, zf_config_positions(sample_of(k)->config(), &of_blocks) == 64);
     if (!decoder_open(&d, &room, &desc, folder_of(k), 1, &error)) goto failed;
     test_defer(t, close_decoder, &d);
     for (int32_t count = SEEN - ALONE, done = 0; count <= SEEN; done = count++) {
@@ -683,7 +683,7 @@ TEST_ONCE(llm_windows_go_back)
 {
     static decoder all, d; /* outlive what the test defers */
     static const int64_t backs[][2] = {{90, 86}, {86, 84}, {84, 0}, {100, 97}};
-    llm_config config;
+    zf_causal_config config;
     session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1}, again = desc;
     decoder_desc room = {.texts = 1, .context = 120, .chunk = 7};
     zf_error error = {ZF_OK, ""};
@@ -750,7 +750,7 @@ static bool write_eight(decoder *d, float logits[VOCAB], zf_error *error)
  * computes ends the texts; those that begin again are the same. */
 static void check_scored(test *t, scored *s, zf_dtype dtype, zf_error *error)
 {
-    llm_config c;
+    zf_causal_config c;
     session_desc desc = {.sample = &llm_sample,
                          .config = &c,
                          .threads = 1,
@@ -844,7 +844,7 @@ static void check_few_bits(test *t, int64_t bits, bool tied)
     static const int32_t text[] = {5, 11, 3, 28, 30, 7};
     static session floats, rounded; /* outlive what the test defers */
     static decoder few, many;
-    static llm_config config, of_bits;
+    static zf_causal_config config, of_bits;
     zf_weights_report report;
     zf_error error = {ZF_OK, ""};
     session_desc d = {.sample = &llm_sample,
@@ -866,7 +866,7 @@ static void check_few_bits(test *t, int64_t bits, bool tied)
     of_bits = config, of_bits.bits = bits, d.config = &of_bits;
     if (!session_open(&rounded, &d, &error)) goto failed;
     test_defer(t, close_session, &rounded);
-    if (!zf_exchange_copy(&llm_sample.exchange, rounded.program, rounded.graph, floats.program,
+    if (!zf_exchange_copy(llm_sample.exchange(), rounded.program, rounded.graph, floats.program,
                           floats.graph, "floats", &report, &error) ||
         !decoder_open(&few, &room, &of_few, NULL, 0, &error))
         goto failed;
@@ -908,7 +908,7 @@ TEST_ONCE(llm_weights_that_stay_floats)
         {64, 128, 8, ""}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         zf_error error = {ZF_OK, ""};
-        llm_config config;
+        zf_causal_config config;
         zf_graph *g = zf_graph_new(NULL);
         char text[500];
         NEED(t, g, NULL);
@@ -954,7 +954,7 @@ static bool train(session *s, const causal_batch_file *f, int64_t steps, zf_erro
 }
 
 /* Continues two texts with given tokens, and keeps the logits. */
-static bool answer(trainer *r, session *s, const llm_config *config)
+static bool answer(trainer *r, session *s, const zf_causal_config *config)
 {
     static const int32_t texts[2][ANSWER + 2] = {{5, 11, 3, 28, 30, 1, 2, 7}, {7, 1, 2, 35, 4, 36, 6, 9}};
     session_desc d = {.sample = &llm_sample, .config = config, .threads = 1, .share = s};
@@ -977,7 +977,7 @@ static bool answer(trainer *r, session *s, const llm_config *config)
 
 static void train_and_answer(trainer *r)
 {
-    llm_config config;
+    zf_causal_config config;
     causal_batch_file f = {0};
     zf_weights_report report;
     session s;
@@ -1091,7 +1091,7 @@ static void check_exports(test *t, int first, int end)
         char from[140], to[340];
         char *argv[] = {(char *)"llm", "export", "--load", from, "--dtype", "f32", to, NULL};
         const bool is_opt = sample_of(k) == &opt_sample;
-        const zf_config_table *table = sample_of(k)->config;
+        const zf_config_table *table = sample_of(k)->config();
         const char *name = is_opt ? "opt" : cases[k].name;
         zf_config_any config, again;
         zf_error error = {ZF_OK, ""};
@@ -1147,7 +1147,7 @@ TEST_ONCE(llm_capped_logits_have_no_preferences)
 {
     const zf_preference_desc preference = {.beta = 0.1};
     const sample_shape shape = {.batch = 2, .sequence = 4, .preference = &preference};
-    llm_config c;
+    zf_causal_config c;
     zf_error error = {ZF_OK, ""};
     zf_graph *g = zf_graph_new(NULL);
     NEED(t, g, NULL);
@@ -1170,7 +1170,7 @@ TEST_ONCE(llm_dropouts_are_those_of_the_family)
         const sample_shape shape = {.batch = 2, .sequence = 8};
         zf_error error = {ZF_OK, ""};
         zf_graph *g = zf_graph_new(NULL);
-        llm_config c;
+        zf_causal_config c;
         zf_node n;
         int found = 0;
         NEED(t, g, NULL);
@@ -1192,7 +1192,7 @@ TEST_ONCE(llm_has_no_logits_in_memory)
 {
     for (int n = 0; n < 3; n++) {
         const bool half = n > 0, few = n > 1;
-        llm_config c;
+        zf_causal_config c;
         zf_error error = {ZF_OK, ""};
         zf_graph *g = zf_graph_new(NULL);
         zf_training training = {.precision.dtype = half ? ZF_BF16 : ZF_F32};
@@ -1213,7 +1213,7 @@ TEST_ONCE(llm_has_no_logits_in_memory)
 
 /* ----------------------------------------------------------------------------- configurations */
 
-static bool load_config(const char *text, llm_config *c, zf_error *error)
+static bool load_config(const char *text, zf_causal_config *c, zf_error *error)
 {
     const char *path = test_path("llm-config.json");
     FILE *file = fopen(path, "w");
@@ -1241,7 +1241,7 @@ static bool load_config(const char *text, llm_config *c, zf_error *error)
 /* Defaults of Gemma 3, and what it writes. */
 TEST_ONCE(llm_configurations_of_gemma)
 {
-    llm_config c, again;
+    zf_causal_config c, again;
     zf_error error = {ZF_OK, ""};
     zf_json_writer *w;
     const char *text;
@@ -1254,7 +1254,7 @@ TEST_ONCE(llm_configurations_of_gemma)
                                "\"sliding_attention\": {\"rope_theta\": 3e4}}}",
                          &c, &error));
     CHECK(t, c.theta == 7e5 && c.near_theta == 3e4 && c.factor == 8 && !c.full[0]);
-    w = zf_config_json(llm_sample.config, &c);
+    w = zf_config_json(llm_sample.config(), &c);
     test_defer(t, (test_cleanup *)zf_json_writer_free, w);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error));
@@ -1262,11 +1262,11 @@ TEST_ONCE(llm_configurations_of_gemma)
 }
 
 /* What is written of a configuration is all of it. */
-static void reads_back(test *t, const llm_config *c)
+static void reads_back(test *t, const zf_causal_config *c)
 {
-    llm_config again;
+    zf_causal_config again;
     zf_error error = {ZF_OK, ""};
-    zf_json_writer *w = zf_config_json(llm_sample.config, c);
+    zf_json_writer *w = zf_config_json(llm_sample.config(), c);
     const char *text = zf_json_text(w, NULL, &error);
     test_defer(t, (test_cleanup *)zf_json_writer_free, w);
     (void)load_config(text, &again, &error);
@@ -1297,14 +1297,14 @@ TEST_ONCE(llm_configurations_of_families)
         FALCON "\"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"ffn_hidden_size\": 9, "
                "\"activation\": \"gelu_fast\", \"bias\": true}",
         FALCON "\"parallel_attn\": false, \"multi_query\": false}"};
-    llm_config c[11], dropped;
+    zf_causal_config c[11], dropped;
     zf_error error = {ZF_OK, ""};
     for (int k = 0; k < 11; k++) {
         (void)load_config(texts[k], &c[k], &error);
         CHECK_TEXT(t, error.text, "");
         reads_back(t, &c[k]);
         dropped = c[k];
-        zf_config_set_dropout(llm_sample.config, &dropped, 0.25);
+        zf_config_set_dropout(llm_sample.config(), &dropped, 0.25);
         reads_back(t, &dropped);
     }
     CHECK(t, c[0].embedding == 12 && c[0].score == 1 && c[0].ends[0] == 2 && c[0].kv_heads == 6);
@@ -1321,24 +1321,24 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[7].parallel && c[7].mlp_bias && !c[7].attention_bias && c[7].kv_heads == 6);
     CHECK(t, c[7].dropout == 0.1 && !c[7].rotated);
     CHECK(t, c[7].begin == 0 && c[7].ends[0] == 2 && c[7].activation == ZF_ACTIVATION_GELU);
-    CHECK(t, c[8].parallel == LLM_PARALLEL_ONE_NORM && c[8].kv_heads == 1 && !c[8].mlp_bias);
+    CHECK(t, c[8].parallel == ZF_CAUSAL_PARALLEL_ONE_NORM && c[8].kv_heads == 1 && !c[8].mlp_bias);
     CHECK(t, c[8].positions == 2048 && c[8].intermediate == 48 && c[8].ends[0] == 11 && c[8].tied);
-    CHECK(t, c[9].parallel == LLM_PARALLEL && c[9].kv_heads == 2 && c[9].attention_bias);
+    CHECK(t, c[9].parallel == ZF_CAUSAL_PARALLEL && c[9].kv_heads == 2 && c[9].attention_bias);
     CHECK(t, c[9].intermediate == 9 && c[9].activation == ZF_ACTIVATION_GELU_TANH);
-    CHECK(t, c[10].parallel == LLM_SEQUENTIAL && c[10].kv_heads == 6);
+    CHECK(t, c[10].parallel == ZF_CAUSAL_SEQUENTIAL && c[10].kv_heads == 6);
     CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
 }
 
 TEST_ONCE(llm_configurations)
 {
-    llm_config c, again;
+    zf_causal_config c, again;
     zf_error error = {ZF_OK, ""};
     zf_json_writer *w;
     const char *text;
     CHECK(t, llm_config_load("15m", &c, &error));
     CHECK(t, c.hidden == 288 && c.intermediate == 768 && c.kv_heads == 6 && c.width == 48);
     CHECK(t, load_config(SIZES "\"rope_theta\": 5e5}", &c, &error));
-    CHECK(t, c.family == LLM_LLAMA && c.kv_heads == 6 && c.width == 2 && c.theta == 5e5);
+    CHECK(t, c.family == ZF_CAUSAL_LLAMA && c.kv_heads == 6 && c.width == 2 && c.theta == 5e5);
     CHECK(t, c.activation == ZF_ACTIVATION_SILU && c.ends[0] == 2 && c.begin == 1 && c.eps == 1e-6);
     /* What is left out and what is null differ. */
     CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": null}", &c,
@@ -1360,7 +1360,7 @@ TEST_ONCE(llm_configurations)
                          &c, &error));
     CHECK(t, c.window == 9 && c.full[0] == 3 && c.ends[1] == 5 && c.ends[2] == -1);
     CHECK(t, c.pad == 3);
-    w = zf_config_json(llm_sample.config, &c);
+    w = zf_config_json(llm_sample.config(), &c);
     test_defer(t, (test_cleanup *)zf_json_writer_free, w);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
@@ -1370,7 +1370,7 @@ TEST_ONCE(llm_configurations)
                                "\"layer_types\": [\"sliding_attention\", \"full_attention\", "
                                "\"sliding_attention\"]}",
                          &c, &error));
-    CHECK(t, c.family == LLM_MINISTRAL && c.window == 4096 && c.full[0] == 2);
+    CHECK(t, c.family == ZF_CAUSAL_MINISTRAL && c.window == 4096 && c.full[0] == 2);
     CHECK(t, load_config(SIZES "\"model_type\": \"qwen3\", \"num_key_value_heads\": 3, "
                                "\"use_sliding_window\": true, \"layer_types\": [\"full_attention\", "
                                "\"full_attention\", \"full_attention\"]}",
@@ -1408,7 +1408,7 @@ TEST_ONCE(llm_configurations_of_rope)
                "\"pruned_heads\": {}, \"use_sliding_window\": false}",
          1e4, 0, ZF_ROPE_PLAIN},
     };
-    llm_config c;
+    zf_causal_config c;
     zf_error error;
     for (size_t k = 0; k < sizeof ropes / sizeof *ropes; k++) {
         (void)load_config(ropes[k].text, &c, &error);
@@ -1425,20 +1425,20 @@ TEST_ONCE(llm_configurations_of_rope)
  * has is as transformers has it. */
 TEST_ONCE(llm_configurations_of_text_parts)
 {
-    llm_config c;
+    zf_causal_config c;
     zf_error error = {ZF_OK, ""};
 #define INNER "\"text_config\": {\"hidden_size\": 24, \"tie_word_embeddings\": "
     CHECK(t, load_config(SIZES "\"model_type\": \"qwen2_5_vl\", \"vision_config\": {}, "
                                "\"num_key_value_heads\": 2, " INNER "true}}",
                          &c, &error));
-    CHECK(t, c.family == LLM_QWEN2 && c.hidden == 24 && c.tied && c.eps == 1e-5 && c.vocab == 99);
+    CHECK(t, c.family == ZF_CAUSAL_QWEN2 && c.hidden == 24 && c.tied && c.eps == 1e-5 && c.vocab == 99);
     CHECK(t, load_config(SIZES "\"model_type\": \"qwen2_5_vl\", \"num_key_value_heads\": 3}", &c,
                          &error));
     CHECK(t, !c.tied && c.kv_heads == 3);
     CHECK(t, load_config(SIZES "\"model_type\": \"gemma3\", \"num_key_value_heads\": 2, "
                                "\"mm_tokens_per_image\": 4, " INNER "false, \"head_dim\": 6}}",
                          &c, &error));
-    CHECK(t, c.family == LLM_GEMMA3 && c.tied && c.width == 6 && c.query == 256);
+    CHECK(t, c.family == ZF_CAUSAL_GEMMA3 && c.tied && c.width == 6 && c.query == 256);
     CHECK(t, load_config(SIZES "\"model_type\": \"gemma3\", \"num_key_value_heads\": 2, "
                                "\"tie_word_embeddings\": false, " INNER "true}}",
                          &c, &error));
@@ -1664,7 +1664,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
          "(zf_route)"},
     };
     size_t prefix = strlen(test_path("llm-config.json"));
-    llm_config c;
+    zf_causal_config c;
     zf_error error;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         CHECK(t, !load_config(bad[i].text, &c, &error));

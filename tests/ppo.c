@@ -176,7 +176,7 @@ static void check_gradients(test *t, const model *m, session *s, zf_safetensors 
     const char *path = test_path("ppo-gradients.safetensors");
     zf_error error = {ZF_OK, ""};
     zf_safetensors *own;
-    CHECK(t, zf_exchange_export(&llm_sample.exchange, s->program, s->graph, path, true, ZF_F32,
+    CHECK(t, zf_exchange_export(llm_sample.exchange(), s->program, s->graph, path, true, ZF_F32,
                                 &error));
     CHECK(t, (own = open_file(t, path)) != NULL);
     for (int32_t i = 0; i < zf_param_count(s->graph); i++) {

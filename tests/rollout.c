@@ -75,7 +75,7 @@ typedef struct writer {
 
 static void write_rollouts(writer *w)
 {
-    llm_config config;
+    zf_causal_config config;
     decoder d;
     session_desc s = {.sample = &llm_sample, .config = &config, .threads = w->threads};
     const decoder_desc room = {.texts = w->texts, .context = CONTEXT, .chunk = w->chunk};
@@ -224,7 +224,7 @@ TEST_ONCE(rollouts_keep_what_ended_them)
     static writer w;
     static zf_prompts data;
     static decoder d;
-    llm_config config;
+    zf_causal_config config;
     session_desc s = {.sample = &llm_sample, .config = &config, .threads = 1};
     zf_error error = {ZF_OK, ""};
     zf_rollout_desc desc = {.decoder = &d.steps,

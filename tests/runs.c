@@ -159,7 +159,7 @@ static bool prepare(test *t, run_job *job)
     *job = (run_job){.sample = &bert_sample,
                      .o = {.lr = 1e-3, .training.clip = 1, .quiet = true},
                      .data.own = &data};
-    if (zf_config_load(bert_sample.config, GOLDEN "config.json", &job->config, &error))
+    if (zf_config_load(bert_sample.config(), GOLDEN "config.json", &job->config, &error))
         f = bert_batch_file_load(GOLDEN "batch.safetensors", 197, 2, &error);
     if (f) test_defer(t, free_batches, f);
     data = (masked_data){.file = f};
@@ -332,10 +332,10 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     raw = job.o.training;
     zf_options_resolve(job.tables.all, job.tables.count);
     job.o.training = raw;
-    good = zf_config_load(gpt_sample.config, "tests/golden/gpt/config.json", &job.config, &r.error);
+    good = zf_config_load(gpt_sample.config(), "tests/golden/gpt/config.json", &job.config, &r.error);
     of = run_session(&job);
     good = good && session_open(&r.session, &of, &r.error);
-    config = zf_config_json(gpt_sample.config, &job.config);
+    config = zf_config_json(gpt_sample.config(), &job.config);
     attachment.data = zf_json_text(config, &attachment.bytes, &r.error);
     good = good && attachment.data && !zf_save(zf_program_store(r.session.program), path, &d);
     zf_json_writer_free(config);

@@ -101,7 +101,7 @@ static bool open_case(test *t, const scored *of, session *s, session_desc *d)
     zf_error error = {ZF_OK, ""};
     zf_weights_report report = {.fresh = 0};
     bool good = session_config(of->sample, folder_of(of), NULL, &config, &error) &&
-                zf_config_scores(of->sample->config, &config);
+                zf_config_scores(of->sample->config(), &config);
     model = model_of(of);
     d->sample = &model, d->config = &config, d->threads = 1;
     good = good && session_open(s, d, &error);
@@ -169,7 +169,7 @@ static void check_gradients(test *t, const scored *of, bool positions, const cha
     OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
     OK(t, zf_step(s.program), zf_program_error(s.program));
     CHECK_NEAR(t, session_scalar(&s, "loss"), loss, 1e-6 * loss);
-    CHECK(t, zf_exchange_export(&of->sample->exchange, s.program, s.graph, path, true, ZF_F32, &error));
+    CHECK(t, zf_exchange_export(of->sample->exchange(), s.program, s.graph, path, true, ZF_F32, &error));
     CHECK(t, (own = open_file(t, path)) != NULL);
     for (int32_t i = 0; i < zf_param_count(s.graph); i++) {
         const char *name = zf_tensor_name(zf_param_at(s.graph, i));
@@ -309,7 +309,7 @@ TEST_ONCE(scores_padding_does_not_matter)
     "{\"vocab_size\": 37, \"hidden_size\": 16, \"num_hidden_layers\": 2, \"num_attention_heads\": " \
     "4,\n \"num_key_value_heads\": 2, \"intermediate_size\": 20, \"max_position_embeddings\": 64, "
 
-static bool load_config(const char *text, llm_config *c, zf_error *error)
+static bool load_config(const char *text, zf_causal_config *c, zf_error *error)
 {
     const char *path = test_path("scores-config.json");
     FILE *file = fopen(path, "wb");
@@ -335,7 +335,7 @@ TEST_ONCE(scores_configurations)
     };
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         char text[700];
-        llm_config c;
+        zf_causal_config c;
         zf_error error;
         snprintf(text, sizeof text, SIZES "%s", all[k].rest);
         if (load_config(text, &c, &error)) CHECK(t, !all[k].problem && c.scores == 1);
@@ -353,7 +353,7 @@ TEST_ONCE(scores_configurations_are_written)
         "\"Qwen3ForSequenceClassification\"", "\"GPT2ForSequenceClassification\"",
         "\"OPTForSequenceClassification\""};
     for (int k = 0; k < CASES; k++) {
-        const zf_config_table *table = cases[k].sample->config;
+        const zf_config_table *table = cases[k].sample->config();
         zf_config_any c, again;
         zf_error error = {ZF_OK, ""};
         zf_json_writer *w;
@@ -364,7 +364,7 @@ TEST_ONCE(scores_configurations_are_written)
         NEED(t, (text = zf_json_text(w, NULL, &error)), &error);
         CHECK(t, strstr(text, architectures[k]) && strstr(text, "\"LABEL_0\""));
         if (k >= 3) continue;
-        (void)load_config(text, (llm_config *)(void *)&again, &error);
+        (void)load_config(text, (zf_causal_config *)(void *)&again, &error);
         CHECK_TEXT(t, error.text, "");
         CHECK(t, !memcmp(&c, &again, table->bytes));
     }
@@ -407,7 +407,7 @@ TEST_ONCE(scores_scorer_refuses)
 TEST_ONCE(scores_models_do_not_generate)
 {
     decoder d;
-    llm_config config;
+    zf_causal_config config;
     zf_error error = {ZF_OK, ""};
     session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1};
     NEED(t, session_config(&llm_sample, GOLDEN "llama", NULL, &config, &error), &error);

@@ -16,7 +16,7 @@ static zf_tensor build(zf_graph *g, kind of)
 {
     const sample_shape shape = {.batch = BATCH, .sequence = TOKENS, .predictions = 2 * BATCH};
     zf_error error = {ZF_OK, ""};
-    llm_config l;
+    zf_causal_config l;
     gpt_config p;
     bert_config b;
     if (of == GPT && gpt_config_load("small", &p, &error)) {

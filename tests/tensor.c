@@ -20,12 +20,12 @@ static int64_t layers = 2;
 
 static void build_llama(zf_graph *g, kind of, int64_t batch)
 {
-    llm_config c;
+    zf_causal_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) return;
     c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads, c.kv_heads = heads_of_keys;
     c.width = width, c.intermediate = 48, c.positions = 16, c.tied = of == LLAMA_TIED;
-    if (of == QWEN) c.family = LLM_QWEN3; /* whose q and k have norms */
+    if (of == QWEN) c.family = ZF_CAUSAL_QWEN3; /* whose q and k have norms */
     llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens}, SAMPLE_TRAIN);
 }
 

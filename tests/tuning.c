@@ -479,7 +479,7 @@ static void compare_rows(test *t, const sample_model *sample, const void *config
 TEST_ONCE(tuning_texts_in_a_row_are_apart)
 {
     gpt_config gpt;
-    llm_config llm;
+    zf_causal_config llm;
     zf_error error = {ZF_OK, ""};
     if (!gpt_config_load("small", &gpt, &error) || !llm_config_load("15m", &llm, &error))
         OK(t, error.status, error.text);

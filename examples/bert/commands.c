@@ -118,7 +118,7 @@ int bert_command_fill(int argc, char **argv)
            masked_predicts(&config, o.from.load, &error) &&
            session_open_folder(&s, o.from.load, &d, o.from.dtype, &error);
     if (good) {
-        const int64_t most = zf_config_positions(bert_sample.config, &config);
+        const int64_t most = zf_config_positions(bert_sample.config(), &config);
         if (o.seq > most) o.seq = most;
         good = masked_fill_text(&s, &config, vocab, o.seq, text, NULL, o.json, &error);
         session_close(&s);

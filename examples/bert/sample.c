@@ -76,6 +76,24 @@ static const zf_exchange of_modernbert = {.prefix = "model.",
                                                    "embeddings.token_type_ids"},
                                        .next = &of_distilbert};
 
+static const zf_config_table *config(void) { return &bert_config_table; }
+
+static const zf_exchange *exchange(void)
+{
+    static const zf_exchange names = {
+        .prefix = "bert.",
+        .words = "bert.embeddings.word_embeddings.weight",
+        .head = "cls.predictions.decoder.weight",
+        .bias = "cls.predictions.bias",
+        .head_bias = "cls.predictions.decoder.bias",
+        .inside = {"embeddings.", "encoder."},
+        .heads = {"cls.", "bert.pooler.", "classifier."},
+        .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
+        .older = older,
+        .next = &of_roberta};
+    return &names;
+}
+
 const sample_model bert_sample = {
     .program = "bert",
     .title = "BERT",
@@ -83,19 +101,10 @@ const sample_model bert_sample = {
               "of\n"
               "                                    --load or --init, else mini",
     .otherwise = "mini",
-    .config = &bert_config_table,
+    .config = config,
     .fit = fit,
     .build = build,
-    .exchange = {.prefix = "bert.",
-                 .words = "bert.embeddings.word_embeddings.weight",
-                 .head = "cls.predictions.decoder.weight",
-                 .bias = "cls.predictions.bias",
-                 .head_bias = "cls.predictions.decoder.bias",
-                 .inside = {"embeddings.", "encoder."},
-                 .heads = {"cls.", "bert.pooler.", "classifier."},
-                 .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
-                 .older = older,
-                 .next = &of_roberta},
+    .exchange = exchange,
     .objective = &masked_objective,
     .first = bert_first_values,
     .wrong = wrong,

@@ -106,22 +106,21 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
     zf_tensor y, part[3] = {ZF_NONE, ZF_NONE, ZF_NONE};
     if (c->inverse_layer)
         attention.scale = 1 / (sqrt((double)(c->hidden / c->heads)) * (double)number);
-    y = causal_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &into,
+    y = zf_causal_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &into,
                       c->bits);
-    causal_masks(&attention, in);
-    causal_caches(&attention, in, c->hidden);
-    for (int k = 0; k < 3 && zf_valid(in->past); k++)
+    zf_causal_masks(&attention, &in->model, c->hidden);
+    for (int k = 0; k < 3 && zf_valid(in->model.decode.past); k++)
         part[k] = zf_slice(y, 2, k * c->hidden, (k + 1) * c->hidden);
-    y = zf_attention(zf_valid(in->past) ? part[0] : y, part[1], part[2], &attention);
-    y = causal_linear(y, "attn.c_proj", c->hidden, &out, c->bits);
-    y = causal_branch(y, in, number - 1, c->layers, 0);
+    y = zf_attention(zf_valid(in->model.decode.past) ? part[0] : y, part[1], part[2], &attention);
+    y = zf_causal_linear(y, "attn.c_proj", c->hidden, &out, c->bits);
+    y = zf_causal_branch(y, &in->model, number - 1, c->layers, 0);
     x = zf_add(x, zf_dropout(y, c->residual_dropout));
 
-    y = causal_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &into,
+    y = zf_causal_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &into,
                       c->bits);
-    y = causal_linear(zf_nn_activation(y, (zf_activation)c->activation), "mlp.c_proj",
+    y = zf_causal_linear(zf_nn_activation(y, (zf_activation)c->activation), "mlp.c_proj",
                       c->hidden, &out, c->bits);
-    y = causal_branch(y, in, number - 1, c->layers, 1);
+    y = zf_causal_branch(y, &in->model, number - 1, c->layers, 1);
     return zf_add(x, zf_dropout(y, c->residual_dropout));
 }
 
@@ -131,12 +130,12 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
-    zf_tensor positions, mask = causal_padding(in, s), x;
+    zf_tensor positions, mask = zf_causal_padding(&in->model), x;
     zf_push(g, "transformer");
     *words = zf_nn_embedding_table(g, "wte", c->vocab, c->hidden, &table);
     positions = zf_nn_embedding_table(g, "wpe", c->positions, c->hidden, &table);
-    x = zf_embedding(*words, in->input_ids);
-    positions = zf_valid(in->positions) ? zf_embedding(positions, in->positions)
+    x = zf_embedding(*words, in->model.input_ids);
+    positions = zf_valid(in->model.positions) ? zf_embedding(positions, in->model.positions)
                                         : zf_slice(positions, 0, 0, s->sequence);
     x = zf_dropout(zf_add(x, positions), c->embedding_dropout);
     for (int64_t i = 0; i < c->layers; i++) {
@@ -155,7 +154,7 @@ zf_tensor gpt_build(zf_graph *g, const gpt_config *c, const sample_shape *s, sam
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
     zf_tensor words, x;
-    causal_blocks(&in, &rows, c->layout, c->heads);
+    zf_causal_blocks(&in.model, c->layout, c->heads);
     x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
@@ -174,21 +173,30 @@ static void build(zf_graph *g, const void *config, const sample_shape *shape,
     gpt_build(g, config, shape, purpose);
 }
 
+static const zf_config_table *config(void) { return &members; }
+
+static const zf_exchange *exchange(void)
+{
+    static const zf_exchange names = {
+        .prefix = "transformer.",
+        .words = "transformer.wte.weight",
+        .head = "lm_head.weight",
+        .score = "score.weight",
+        .inside = {"h.", "wte.", "wpe.", "ln_f."},
+        .heads = {"lm_head.", "score."},
+        .buffers = {".attn.bias", ".attn.masked_bias"},
+        .turned = is_turned};
+    return &names;
+}
+
 const sample_model gpt_sample = {
     .program = "gpt",
     .title = "GPT-2",
     .models = "small 124m 355m 774m 1558m, or a config.json, perhaps of a folder; else that of\n"
               "                                    --load or --init, else small",
     .otherwise = "small",
-    .config = &members,
+    .config = config,
     .build = build,
-    .exchange = {.prefix = "transformer.",
-                 .words = "transformer.wte.weight",
-                 .head = "lm_head.weight",
-                 .score = "score.weight",
-                 .inside = {"h.", "wte.", "wpe.", "ln_f."},
-                 .heads = {"lm_head.", "score."},
-                 .buffers = {".attn.bias", ".attn.masked_bias"},
-                 .turned = is_turned},
+    .exchange = exchange,
     .objective = &causal_objective,
 };

@@ -7,8 +7,8 @@
 #include "../frame/rlhf/rlhf.h"
 #include "../frame/score/reward.h"
 #include "../frame/preference/preference.h"
-#include "experts.h"
 #include "model.h"
+#include "options.h"
 
 static int pretrain(int argc, char **argv)
 {

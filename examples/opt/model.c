@@ -91,13 +91,14 @@ static const zf_config_table members = {
 
 static zf_tensor linear(zf_tensor x, const char *name, int64_t out, const opt_config *c)
 {
-    return causal_linear(x, name, out, &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std)}, c->bits);
+    return zf_causal_linear(x, name, out, &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std)}, c->bits);
 }
 
 /* Between widths, without a bias. */
 static zf_tensor project(zf_tensor x, const char *name, int64_t out, const opt_config *c)
 {
-    return causal_linear(x, name, out, &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std), .no_bias = true}, c->bits);
+    const zf_nn_linear_desc d = {.std = ZF_GIVEN(c->std), .no_bias = true};
+    return zf_causal_linear(x, name, out, &d, c->bits);
 }
 
 static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, const opt_config *c)
@@ -109,8 +110,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
     q = linear(x, "q_proj", c->hidden, c);
     k = linear(x, "k_proj", c->hidden, c);
     v = linear(x, "v_proj", c->hidden, c);
-    causal_masks(&attention, in);
-    causal_caches(&attention, in, c->hidden);
+    zf_causal_masks(&attention, &in->model, c->hidden);
     x = linear(zf_attention(q, k, v, &attention), "out_proj", c->hidden, c);
     zf_pop(x.graph);
     return x;
@@ -130,7 +130,7 @@ static zf_tensor layer(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
     for (int k = 0; k < 2; k++) {
         zf_tensor y = c->norm_before ? zf_nn_layer_norm(x, norms[k], eps) : x;
         y = k ? feed_forward(y, c) : attend(y, mask, in, c);
-        y = causal_branch(y, in, number, c->layers, k);
+        y = zf_causal_branch(y, &in->model, number, c->layers, k);
         x = zf_add(x, zf_dropout(y, c->dropout));
         if (!c->norm_before) x = zf_nn_layer_norm(x, norms[k], eps);
     }
@@ -161,14 +161,15 @@ static zf_tensor embed(zf_graph *g, const opt_config *c, const sample_shape *s,
     const zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     zf_tensor x, positions;
     *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->words, &table);
-    x = zf_embedding_ex(*words, in->input_ids,
+    x = zf_embedding_ex(*words, in->model.input_ids,
                         &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
     if (c->words != c->hidden) x = project(x, "project_in", c->hidden, c);
     positions = zf_nn_embedding_table(g, "embed_positions", c->positions + OFFSET, c->hidden, &table);
-    if (zf_valid(in->attention_mask))
-        positions = zf_embedding(positions, masked_positions(in->attention_mask, s));
-    else if (zf_valid(in->positions))
-        positions = zf_embedding(zf_slice(positions, 0, OFFSET, c->positions + OFFSET), in->positions);
+    if (zf_valid(in->model.attention_mask))
+        positions = zf_embedding(positions, masked_positions(in->model.attention_mask, s));
+    else if (zf_valid(in->model.positions))
+        positions = zf_embedding(zf_slice(positions, 0, OFFSET, c->positions + OFFSET),
+                                 in->model.positions);
     else positions = zf_slice(positions, 0, OFFSET, s->sequence + OFFSET);
     return zf_add(x, positions);
 }
@@ -179,7 +180,7 @@ static zf_tensor body(zf_graph *g, const opt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     const zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
-    zf_tensor mask = causal_padding(in, s), x;
+    zf_tensor mask = zf_causal_padding(&in->model), x;
     zf_push(g, "model.decoder");
     x = embed(g, c, s, in, words);
     for (int64_t i = 0; i < c->layers; i++) {
@@ -200,7 +201,7 @@ zf_tensor opt_build(zf_graph *g, const opt_config *c, const sample_shape *s, sam
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
     zf_tensor words, x;
-    causal_blocks(&in, &rows, c->layout, c->heads);
+    zf_causal_blocks(&in.model, c->layout, c->heads);
     x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
@@ -213,19 +214,28 @@ static void build(zf_graph *g, const void *config, const sample_shape *shape,
     opt_build(g, config, shape, purpose);
 }
 
+static const zf_config_table *config(void) { return &members; }
+
+static const zf_exchange *exchange(void)
+{
+    static const zf_exchange names = {
+        .prefix = "model.",
+        .words = "model.decoder.embed_tokens.weight",
+        .head = "lm_head.weight",
+        .score = "score.weight",
+        .inside = {"decoder."},
+        .heads = {"lm_head.", "score."}};
+    return &names;
+}
+
 const sample_model opt_sample = {
     .program = "opt",
     .title = "OPT",
     .models = "125m 1300m, or a config.json, perhaps of a folder; else that of\n"
               "                                    --load or --init, else 125m",
     .otherwise = "125m",
-    .config = &members,
+    .config = config,
     .build = build,
-    .exchange = {.prefix = "model.",
-                 .words = "model.decoder.embed_tokens.weight",
-                 .head = "lm_head.weight",
-                 .score = "score.weight",
-                 .inside = {"decoder."},
-                 .heads = {"lm_head.", "score."}},
+    .exchange = exchange,
     .objective = &causal_objective,
 };

@@ -77,8 +77,10 @@ static bool zfl_open_generator(zf_generator *g, const zf_generator_desc *d, zf_e
                error);
 }
 
-bool zf_generator_open(zf_generator *g, const zf_generator_desc *d, zf_error *error)
+bool zf_generator_open(zf_generator *g, const zf_generator_desc *desc, zf_error *error)
 {
+    zf_generator_desc whole = *desc, *d = &whole;
+    if (!d->model) d->model = zf_causal_model();
     *g = (zf_generator){.graphs = {NULL}};
     *error = (zf_error){ZF_OK, ""};
     if (zfl_open_generator(g, d, error)) return true;

@@ -33,7 +33,7 @@ static int words_of(const course *c) { return c->words ? c->words : WORDS; }
 static zf_tensor build(zf_graph *g, const course *c)
 {
     zf_error error = {ZF_OK, ""};
-    llm_config l;
+    zf_causal_config l;
     bert_config b;
     const sample_shape shape = {.batch = BATCH, .sequence = TOKENS, .predictions = 2 * BATCH};
     if (c->bert && bert_config_load("tiny", &b, &error)) {

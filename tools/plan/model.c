@@ -59,7 +59,7 @@ static void set_sizes(options *o)
     o->sample = o->gpt ? &gpt_sample : &bert_sample;
     if (o->gpt) memcpy(&o->model, &gpt, sizeof gpt);
     else memcpy(&o->model, &bert, sizeof bert);
-    layout = zf_config_facts_of(o->sample->config, &o->model).layout;
+    layout = zf_config_facts_of(o->sample->config(), &o->model).layout;
     snprintf(layout, ZF_CONFIG_LAYOUT, "%s", o->attention);
 }
 
@@ -67,8 +67,8 @@ static void set_sizes(options *o)
 
 static bool knows(const sample_model *sample, const char *type)
 {
-    for (int k = 0; k < ZF_CONFIG_TYPES && sample->config->types[k]; k++)
-        if (!strcmp(sample->config->types[k], type)) return true;
+    for (int k = 0; k < ZF_CONFIG_TYPES && sample->config()->types[k]; k++)
+        if (!strcmp(sample->config()->types[k], type)) return true;
     return false;
 }
 
@@ -83,10 +83,10 @@ static bool find_sample(options *o, const zf_json *json, zf_error *error)
                     o->config);
     if (zf_json_to_string(v, &type, error)) return false;
     for (int s = 0; s < SAMPLES; s++)
-        for (int k = 0; k < ZF_CONFIG_TYPES && samples[s]->config->types[k]; k++) {
+        for (int k = 0; k < ZF_CONFIG_TYPES && samples[s]->config()->types[k]; k++) {
             const size_t at = strlen(names);
             snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "",
-                     samples[s]->config->types[k]);
+                     samples[s]->config()->types[k]);
         }
     o->sample = NULL;
     for (int s = 0; s < SAMPLES; s++)
@@ -103,7 +103,7 @@ static bool read_config(options *o, zf_error *error)
     if (!(json = zf_json_read(path, NULL, error))) return false;
     good = find_sample(o, json, error);
     zf_json_free(json);
-    return good && zf_config_load(o->sample->config, o->config, &o->model, error);
+    return good && zf_config_load(o->sample->config(), o->config, &o->model, error);
 }
 
 static int64_t member(const options *o, size_t at)
@@ -116,7 +116,7 @@ static int64_t member(const options *o, size_t at)
 bool plan_fits_positions(const options *o, char error[512])
 {
     const int64_t positions =
-        o->config ? zf_config_positions(o->sample->config, &o->model) : INT64_MAX;
+        o->config ? zf_config_positions(o->sample->config(), &o->model) : INT64_MAX;
     if (o->seq > positions)
         snprintf(error, 512, "sequences of %lld tokens are too long for the model's %lld positions",
                  (long long)o->seq, (long long)positions);
@@ -126,7 +126,7 @@ bool plan_fits_positions(const options *o, char error[512])
 /* What else the options say of the model of a file. */
 static bool fit_config(options *o, zf_error *error)
 {
-    const zf_config_table *t = o->sample->config;
+    const zf_config_table *t = o->sample->config();
     const int64_t positions = zf_config_positions(t, &o->model),
                   usual = o->sample == &bert_sample ? 128 : 1024;
     o->gpt = o->sample != &bert_sample;
@@ -149,7 +149,7 @@ const char *plan_model_name(const options *o)
 {
     const zf_config_table *t;
     if (!o->config) return o->gpt ? "GPT" : "BERT";
-    t = o->sample->config;
+    t = o->sample->config();
     return t->types[t->type ? member(o, t->type) : 0];
 }
 
@@ -160,7 +160,7 @@ zf_tensor plan_model(zf_graph *g, const options *o)
                                 .predictions = o->gpt ? 0 : o->batch * ((o->seq * 20 + 127) / 128)};
     options of = *o;
     if (!o->config) set_sizes(&of);
-    if (o->dropout >= 0) zf_config_set_dropout(of.sample->config, &of.model, o->dropout);
+    if (o->dropout >= 0) zf_config_set_dropout(of.sample->config(), &of.model, o->dropout);
     of.sample->build(g, &of.model, &shape, SAMPLE_TRAIN);
     return zf_graph_find(g, "loss");
 }

@@ -95,8 +95,8 @@ static bool print_all(session *s, const texts *t, int64_t rows, const bert_confi
 
 static bool run(options *x, bert_config *c, zf_error *error)
 {
-    const zf_config_facts facts = zf_config_facts_of(bert_sample.config, c);
-    const int64_t most = zf_config_positions(bert_sample.config, c), usual = most < 512 ? most : 512;
+    const zf_config_facts facts = zf_config_facts_of(bert_sample.config(), c);
+    const int64_t most = zf_config_positions(bert_sample.config(), c), usual = most < 512 ? most : 512;
     const texts_desc desc = {.text = x->text ? x->text : "text",
                              .pair = x->pair,
                              .two_separators = bert_family_of(c)->two_separators};

@@ -37,9 +37,9 @@ static bool round_weights(session *s, const session_desc *desc, int64_t rounding
     zf_graph *few;
     bool good;
     if (!rounding) return true;
-    memcpy(&config, desc->config, s->sample->config->bytes);
+    memcpy(&config, desc->config, s->sample->config()->bytes);
     d.config = &config;
-    if (!zf_config_set_weights(s->sample->config, &config, rounding, error)) return false;
+    if (!zf_config_set_weights(s->sample->config(), &config, rounding, error)) return false;
     if (!(few = zf_graph_new(NULL))) return fail(error, ZF_ERR_NOMEM, "out of memory");
     s->sample->build(few, &config, &d.shape, d.purpose);
     good = zf_graph_status(few) ? fail(error, zf_graph_status(few), "%s", zf_graph_error(few))
@@ -59,7 +59,7 @@ static bool merge(session *s, zf_error *error)
 {
     zf_store *store = zf_program_store(s->program);
     zf_status status;
-    if (!zf_adapter_can_merge(s->graph, &s->sample->exchange, error)) return false;
+    if (!zf_adapter_can_merge(s->graph, s->sample->exchange(), error)) return false;
     status = zf_lora_merge(store, &s->training.lora);
     if (status) fail(error, status, "%s", zf_store_error(store));
     return !status;
@@ -68,7 +68,7 @@ static bool merge(session *s, zf_error *error)
 /* What other programs do not read. */
 static void print_unlike(const sample_model *sample, const zf_config_any *config, const char *out)
 {
-    const char *layout = zf_config_layout(sample->config, config);
+    const char *layout = zf_config_layout(sample->config(), config);
     const char *unlike = sample->unlike ? sample->unlike(config) : NULL;
     if (unlike) printf("%s: %s\n", out, unlike);
     if (*layout)
@@ -101,9 +101,9 @@ static void print_part(const sample_model *sample, const void *config, const cha
 {
     char type[ZF_CONFIG_TYPE];
     zf_error error = {ZF_OK, ""};
-    if (zf_config_text_part(sample->config, from, type, &error))
+    if (zf_config_text_part(sample->config(), from, type, &error))
         printf("%s: the text part of %s (%s), as %s; its other parts are not written\n", out, from,
-               type, sample->config->architecture_of(config));
+               type, sample->config()->architecture_of(config));
 }
 
 /* export, or merge, which adds an adapter to what is exported. */
@@ -127,7 +127,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     command_add(&tables, folder_load_rows, &o.from);
     command_add(&tables, merges ? folder_adapter_rows : NULL, &o.from);
     command_add(&tables, write_rows, &o);
-    command_add(&tables, merges && sample->config->bits ? merge_rows : NULL, &o.from);
+    command_add(&tables, merges && sample->config()->bits ? merge_rows : NULL, &o.from);
     if (!command_options(argc, argv,
                          merges ? "merge --model DIR --adapter DIR [OPTIONS] DIR|FILE.safetensors"
                                 : "export --load DIR [OPTIONS] DIR|FILE.safetensors",
@@ -145,10 +145,10 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
            session_open_folder(&s, o.from.load, &d, 1 + ZF_F32, &error);
     if (good) {
         good = (!merges || (round_weights(&s, &d, o.from.weights, &error) && merge(&s, &error))) &&
-               zf_folder_export(out, o.from.load, zf_config_json(sample->config, &config),
+               zf_folder_export(out, o.from.load, zf_config_json(sample->config(), &config),
                                 sample->objective->frame,
-                                zf_config_positions(sample->config, &config), file, &error) &&
-               zf_exchange_export(&sample->exchange, s.program, s.graph, file, false,
+                                zf_config_positions(sample->config(), &config), file, &error) &&
+               zf_exchange_export(sample->exchange(), s.program, s.graph, file, false,
                                   (zf_dtype)o.dtype, &error);
         session_close(&s);
         if (good) print_unlike(sample, &config, out);
@@ -225,7 +225,7 @@ static command_tables evaluate_tables(evaluate_options *e, const sample_model *s
     command_add(&t, own.rows, own.desc);
     command_add(&t, batches_rows, e);
     command_add(&t, folder_compute_rows, &e->from);
-    command_add(&t, sample->config->bits ? folder_weights_rows : NULL, &e->from);
+    command_add(&t, sample->config()->bits ? folder_weights_rows : NULL, &e->from);
     return t;
 }
 
@@ -276,9 +276,9 @@ int evaluate_command_with(const sample_model *sample, zf_options own, int argc, 
         return status;
     if ((wrong = missing(&e, sample))) return command_usage_error(argv, wrong);
     if (!session_config(sample, e.from.load, e.from.adapter, &config, &error) ||
-        !zf_config_set_weights(sample->config, &config, e.from.weights, &error))
+        !zf_config_set_weights(sample->config(), &config, e.from.weights, &error))
         return command_error("%s", error.text);
-    complete(&e, zf_config_positions(sample->config, &config));
+    complete(&e, zf_config_positions(sample->config(), &config));
     if (!dataset_open(&data, sample, &e.o, &config, &error)) return command_error("%s", error.text);
     d.shape = (sample_shape){.batch = e.o.batch, .sequence = e.o.seq};
     d.threads = e.o.threads, d.adapter = e.from.adapter;

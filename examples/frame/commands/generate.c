@@ -344,7 +344,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     const command_tables tables = request_tables(&q, generate_rows);
     const char *prompt;
     zf_config_any config = {{0}};
-    const zf_config_facts facts = zf_config_facts_of(sample->config, &config);
+    const zf_config_facts facts = zf_config_facts_of(sample->config(), &config);
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -361,9 +361,9 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     good =
         session_config(sample, q.from.load, q.from.adapter, &config, &error) &&
         read_generation(w, &q, &tables, &facts, &error) &&
-        zf_config_set_weights(sample->config, &config, q.from.weights, &error) &&
+        zf_config_set_weights(sample->config(), &config, q.from.weights, &error) &&
         open_tokenizer(w, &q, *facts.vocab, &error) && begin_rows(w, prompt, q.prompts, &error) &&
-        context_of(q.from.load, zf_config_positions(sample->config, &config), q.tokens, w, &error);
+        context_of(q.from.load, zf_config_positions(sample->config(), &config), q.tokens, w, &error);
     if (good) {
         good = open_decoder(w, &q, sample, &config, 0, &error) && write_all(w, &q, &error);
         decoder_close(&w->decoder);
@@ -486,7 +486,7 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     talk c = {.count = 0};
     const command_tables tables = request_tables(&c.q, chat_rows);
     zf_config_any config = {{0}};
-    const zf_config_facts facts = zf_config_facts_of(sample->config, &config);
+    const zf_config_facts facts = zf_config_facts_of(sample->config(), &config);
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -501,9 +501,9 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     w->stops = c.q.stop, w->count = 1;
     good = session_config(sample, c.q.from.load, c.q.from.adapter, &config, &error) &&
            read_generation(w, &c.q, &tables, &facts, &error) &&
-           zf_config_set_weights(sample->config, &config, c.q.from.weights, &error) &&
+           zf_config_set_weights(sample->config(), &config, c.q.from.weights, &error) &&
            open_tokenizer(w, &c.q, *facts.vocab, &error);
-    w->context = zf_config_positions(sample->config, &config);
+    w->context = zf_config_positions(sample->config(), &config);
     if (c.q.context < w->context) w->context = c.q.context;
     if (good) {
         good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&

@@ -222,10 +222,10 @@ static bool write_results(run *r)
                     "--dump-grads %s: the checkpoint had all %lld steps, so there was none to take "
                     "gradients of",
                     o->dump_grads, (long long)o->steps);
-    if (o->dump && !zf_exchange_export(&sample->exchange, s->program, s->graph,
+    if (o->dump && !zf_exchange_export(sample->exchange(), s->program, s->graph,
                                     r->leads ? o->dump : NULL, false, ZF_F32, &r->error))
         return false;
-    if (o->dump_grads && !zf_exchange_export(&sample->exchange, s->program, s->graph,
+    if (o->dump_grads && !zf_exchange_export(sample->exchange(), s->program, s->graph,
                                           r->leads ? o->dump_grads : NULL, true, ZF_F32, &r->error))
         return false;
     if (!r->leads) return true;
@@ -391,9 +391,9 @@ static bool choose_steps(run_job *job, zf_error *error)
 /* Sets the dropouts of the model from the options, or the options from the model. */
 static void set_dropouts(run_job *job)
 {
-    const zf_config_facts facts = zf_config_facts_of(job->sample->config, &job->config);
+    const zf_config_facts facts = zf_config_facts_of(job->sample->config(), &job->config);
     if (job->o.dropout >= 0)
-        zf_config_set_dropout(job->sample->config, &job->config, job->o.dropout);
+        zf_config_set_dropout(job->sample->config(), &job->config, job->o.dropout);
     if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
 }
 
@@ -409,7 +409,7 @@ static bool keep_head(run_job *job, zf_error *error)
 /* No dropout, where the objective allows none. */
 static bool fits_dropout(run_job *job, zf_error *error)
 {
-    const zf_config_facts facts = zf_config_facts_of(job->sample->config, &job->config);
+    const zf_config_facts facts = zf_config_facts_of(job->sample->config(), &job->config);
     if (!job->sample->objective->no_dropout) return true;
     for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k]; k++)
         if (*facts.dropouts[k] > 0)
@@ -428,7 +428,7 @@ static bool fits_dropout(run_job *job, zf_error *error)
 static bool set_layout(run_job *job, zf_error *error)
 {
     const settings *o = &job->o;
-    const zf_config_table *table = job->sample->config;
+    const zf_config_table *table = job->sample->config();
     const char *from = o->adapter ? o->adapter : o->init;
     char trained[ZF_CONFIG_LAYOUT];
     bool there;
@@ -445,7 +445,7 @@ static bool set_layout(run_job *job, zf_error *error)
 static bool load_config(run_job *job, zf_error *error)
 {
     const sample_model *sample = job->sample;
-    if (!zf_config_load(sample->config, job->o.model, &job->config, error)) return false;
+    if (!zf_config_load(sample->config(), job->o.model, &job->config, error)) return false;
     if (sample->configure) sample->configure(&job->config, &job->o);
     return true;
 }
@@ -465,7 +465,7 @@ static bool open_job(run_job *job, zf_error *error)
         return false;
     if (!open_outputs(job, error) || !open_phases(job, error) ||
         !load_config(job, error) ||
-        !zf_config_set_weights(job->sample->config, &job->config, o->weights, error) ||
+        !zf_config_set_weights(job->sample->config(), &job->config, o->weights, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !set_layout(job, error) ||
         !cut_batch(job, error))
         return false;
@@ -497,7 +497,7 @@ static bool compare_settings(run_job *job, zf_error *error)
     alike_add(&job->alike, "the digest of --phase and --curriculum", "%016llx",
               (unsigned long long)zf_digest_bytes(ZF_DIGEST_START, job->phases.text,
                                                   strlen(job->phases.text)));
-    config = zf_config_json(job->sample->config, &job->config);
+    config = zf_config_json(job->sample->config(), &job->config);
     if ((text = zf_json_text(config, &bytes, error)))
         alike_add(&job->alike, "the digest of the model", "%016llx",
                   (unsigned long long)zf_digest_bytes(ZF_DIGEST_START, text, bytes));
@@ -664,7 +664,7 @@ static bool take_adapter(run *r)
 {
     zf_adapter *a = zf_adapter_open(r->job->o.adapter, &r->error);
     if (a)
-        (void)zf_adapter_take(a, r->session.program, r->session.graph, &r->job->sample->exchange,
+        (void)zf_adapter_take(a, r->session.program, r->session.graph, r->job->sample->exchange(),
                               &r->error);
     zf_adapter_close(a);
     return run_agree(r);

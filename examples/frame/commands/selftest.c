@@ -140,11 +140,11 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     decoder_desc room = {.texts = 1};
     double loss = 0, prompt = 1, each = 1;
     bool good;
-    p->most = zf_config_positions(sample->config, &p->config) - p->tokens;
+    p->most = zf_config_positions(sample->config(), &p->config) - p->tokens;
     if (p->most < 2)
         return fail(error, ZF_ERR_ARGUMENT, "--tokens %lld leaves no room for the text",
                     (long long)p->tokens);
-    if (!read_ids(p, *zf_config_facts_of(sample->config, &p->config).vocab, error)) return false;
+    if (!read_ids(p, *zf_config_facts_of(sample->config(), &p->config).vocab, error)) return false;
     of_text.shape = (sample_shape){.batch = 1, .sequence = (int64_t)p->ids.count};
     room.context = (int64_t)p->ids.count + p->tokens;
     if (!session_open_folder(&p->scores, p->from.load, &of_text, p->from.dtype, error))
@@ -188,7 +188,7 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
         return status;
     if (!p.from.load) return command_usage_error(argv, folder_is_missing);
     good = session_config(sample, p.from.load, p.from.adapter, &p.config, &error) &&
-           zf_config_set_weights(sample->config, &p.config, p.from.weights, &error) &&
+           zf_config_set_weights(sample->config(), &p.config, p.from.weights, &error) &&
            probe_all(&p, sample, &error);
     zf_ids_free(&p.ids);
     return good ? EXIT_GOOD : command_error("%s", error.text);

@@ -81,7 +81,7 @@ static bool open_copy(experience *e, session *s, zf_error *error)
                       .device = s->device,
                       .threads = s->threads,
                       .plan_only = s->plans};
-    memcpy(&config, e->desc->config, s->sample->config->bytes);
+    memcpy(&config, e->desc->config, s->sample->config()->bytes);
     d.training.precision.dtype = s->dtype;
     if (s->plans) return session_open(&e->base, &d, error);
     return session_open_folder(&e->base, settings_first(o), &d, (int64_t)s->dtype + 1, error);

@@ -14,8 +14,8 @@
 static void begin_texts(zf_graph *g, sample_shape *s, causal_inputs *in)
 {
     const zf_shape shape = ZF_SHAPE(in->policy->texts, s->sequence);
-    const zf_tensor ids[2] = {in->input_ids, zf_input(g, "text_ids", ZF_I32, shape)};
-    in->input_ids = zf_concat(ids, 2, 0);
+    const zf_tensor ids[2] = {in->model.input_ids, zf_input(g, "text_ids", ZF_I32, shape)};
+    in->model.input_ids = zf_concat(ids, 2, 0);
     in->text_labels = zf_input(g, "text_labels", ZF_I32, shape);
     in->text_share = zf_input(g, "text_share", ZF_F32, ZF_SCALAR);
     s->batch += in->policy->texts;
@@ -38,12 +38,7 @@ static void begin_policy(zf_graph *g, sample_shape *s, causal_inputs *in)
 causal_inputs causal_none(zf_graph *g)
 {
     const zf_tensor none = {g, 0};
-    return (causal_inputs){.input_ids = none,
-                           .attention_mask = none,
-                           .segments = none,
-                           .documents = none,
-                           .blocks = none,
-                           .positions = none,
+    return (causal_inputs){.segments = none,
                            .labels = none,
                            .loss_weight = none,
                            .reference = none,
@@ -56,7 +51,6 @@ causal_inputs causal_none(zf_graph *g)
                            .text_labels = none,
                            .text_share = none,
                            .last = none,
-                           .past = none,
                            .penalty = none};
 }
 
@@ -65,13 +59,12 @@ causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
     causal_inputs in = causal_none(g);
     if (purpose == SAMPLE_GENERATE) {
         const zf_decode_shape shape = {s->batch, s->sequence, s->predictions, s->chunk};
-        in.decode = zf_decode_begin(g, &shape);
-        in.input_ids = in.decode.input_ids, in.last = in.decode.last;
-        in.positions = in.decode.positions, in.past = in.decode.past;
+        const zf_decode_inputs decode = zf_decode_begin(g, &shape);
+        in.model = zf_causal_of_decode(&decode), in.last = decode.last;
         return in;
     }
-    in.layer_drop = s->layer_drop;
-    in.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    in.model.layer_drop = s->layer_drop;
+    in.model.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
     if (purpose == SAMPLE_ANSWER) in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
     if (zf_valid(in.last)) return in;
     in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
@@ -84,97 +77,21 @@ causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
         in.reference = zf_input(g, "reference", ZF_F32, ZF_SHAPE(s->batch, s->sequence));
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     if (s->rows == SAMPLE_PADDED)
-        in.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
+        in.model.attention_mask =
+            zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
     if (s->rows == SAMPLE_PACKED) {
         in.segments = zf_input(g, "segments", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
-        in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
-        in.documents = zf_documents(in.segments);
+        in.model.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+        in.model.documents = zf_documents(in.segments);
     }
     return in;
-}
-
-zf_tensor causal_branch(zf_tensor y, const causal_inputs *in, int64_t layer, int64_t layers,
-                        int64_t half)
-{
-    zf_layer_drop_desc d = in->layer_drop;
-    d.layer = layer, d.layers = layers, d.half = half;
-    return zf_layer_drop(y, &d);
-}
-
-void causal_blocks(causal_inputs *in, const sample_shape *s, const char *layout, int64_t heads)
-{
-    const int64_t tokens = zf_valid(in->past) ? s->predictions : s->sequence;
-    if (*layout) in->blocks = zf_nn_blocks(in->input_ids.graph, layout, tokens, heads, true);
-}
-
-void causal_masks(zf_attention_desc *attention, const causal_inputs *in)
-{
-    if (zf_valid(in->documents)) attention->documents = in->documents;
-    if (zf_valid(in->blocks)) attention->blocks = in->blocks;
-}
-
-zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
-{
-    zf_graph *g = in->attention_mask.graph;
-    zf_tensor keys;
-    if (!zf_valid(in->attention_mask)) return ZF_NONE;
-    keys = zf_reshape(in->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
-    return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
-                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
-}
-
-void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_t width)
-{
-    if (zf_valid(in->past)) zf_decode_caches(attention, &in->decode, width);
-}
-
-zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
-                        int64_t bits)
-{
-    const zf_param_desc d = {
-        .init = ZF_TRUNCATED_NORMAL,
-        .std = std == 0 ? 0.02 : std == ZF_ZERO ? 0 : std,
-        .quantized = {.bits = (int32_t)bits, .block = 64, .scale = ZF_BF16}};
-    return bits && in % d.quantized.block == 0 ? zf_param(g, name, ZF_SHAPE(out, in), &d)
-                                               : (zf_tensor){g, 0};
-}
-
-/* x weight^T + bias, of such a weight. */
-static zf_tensor quantized(zf_tensor x, zf_tensor weight, zf_tensor bias)
-{
-    const zf_quantize_desc blocks = zf_param_blocks(weight);
-    return zf_quantized_linear(x, weight, bias, &blocks);
-}
-
-zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc,
-                        int64_t bits)
-{
-    const zf_shape shape = zf_tensor_shape(x);
-    const int64_t in = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
-    zf_tensor weight, bias = ZF_NONE, y;
-    if (!zf_valid(x) || !bits || in % 64) return zf_nn_linear(x, name, out, desc);
-    zf_push(x.graph, "%s", name);
-    weight = causal_weight(x.graph, "weight", out, in, desc ? desc->std : 0, bits);
-    if (!desc || !desc->no_bias) bias = zf_param(x.graph, "bias", ZF_SHAPE(out), NULL);
-    y = quantized(x, weight, bias);
-    zf_pop(x.graph);
-    return y;
-}
-
-static zf_tensor head(zf_tensor x, zf_tensor words, const causal_inputs *in)
-{
-    const zf_tensor logits =
-        zf_param_blocks(words).bits
-            ? quantized(x, words, ZF_NONE)
-            : zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
-    return in->cap > 0 ? zf_scale(zf_tanh(zf_scale(logits, 1 / in->cap)), in->cap) : logits;
 }
 
 /* The mean cross-entropy of the texts, which are the rows of x after `first`. */
 static zf_tensor texts_end(zf_tensor x, int64_t first, zf_tensor words, const causal_inputs *in)
 {
     const int64_t rows = zf_tensor_shape(x).dims[0];
-    const zf_tensor logits = head(zf_slice(x, 0, first, rows), words, in),
+    const zf_tensor logits = zf_causal_logits(zf_slice(x, 0, first, rows), words, in->cap),
                     labels = zf_reshape(in->text_labels, ZF_SHAPE(-1));
     return zf_output_ex(zf_cross_entropy(logits, labels, in->text_share), "ptx_loss",
                         &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
@@ -236,16 +153,16 @@ static zf_tensor preference_end(zf_tensor x, zf_tensor words, const causal_input
 
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
+    const zf_causal_outputs out = {.x = x, .words = words, .penalty = in->penalty};
     zf_tensor loss;
     if (in->cap > 0 && (in->policy || in->preference))
         return zf_fail(x, "the model caps its logits (final_logit_softcapping), which losses over "
                           "log-probabilities do not: dpo, grpo, ppo and rlhf need a model without");
     if (in->policy) return policy_end(x, words, in);
     if (in->preference) return preference_end(x, words, in);
-    if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words, in), "logits");
-    loss =
-        zf_cross_entropy(head(x, words, in), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight);
-    if (zf_valid(in->penalty)) loss = zf_add(loss, in->penalty);
+    if (zf_valid(in->last))
+        return zf_output(zf_causal_logits(zf_gather_rows(x, in->last), words, in->cap), "logits");
+    loss = zf_causal_loss(&out, in->labels, in->loss_weight, in->cap);
     if (!in->moved) return zf_output(loss, "loss");
     return zf_output_ex(loss, "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
 }

@@ -141,7 +141,7 @@ static bool take_scores(const sample_model *sample, const settings *o, const zf_
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error)
 {
-    const zf_config_facts facts = zf_config_facts_of(sample->config, config);
+    const zf_config_facts facts = zf_config_facts_of(sample->config(), config);
     bool good;
     *d = (dataset){.vocab = NULL};
     if (!take_scores(sample, o, &facts, error)) return false;

@@ -33,13 +33,13 @@ static bool open_sessions(decoder *d, const decoder_desc *desc, session_desc *s,
 bool decoder_open(decoder *d, const decoder_desc *desc, session_desc *s, const char *load,
                   int64_t dtype, zf_error *error)
 {
-    const int64_t positions = zf_config_positions(s->sample->config, s->config);
-    const int64_t window = zf_config_window(s->sample->config, s->config);
+    const int64_t positions = zf_config_positions(s->sample->config(), s->config);
+    const int64_t window = zf_config_window(s->sample->config(), s->config);
     int64_t chunk = desc->chunk;
     *d = (decoder){.steps = {.texts = 0}};
     if (!chunk) chunk = CHUNK / desc->texts > 1 ? CHUNK / desc->texts : 2; /* 1: as later tokens */
     if (chunk > desc->context) chunk = desc->context;
-    if (zf_config_scores(s->sample->config, s->config))
+    if (zf_config_scores(s->sample->config(), s->config))
         return fail(error, ZF_ERR_MISMATCH,
                     "%s is a reward model: it scores texts (score), and continues none",
                     load ? load : "the model");

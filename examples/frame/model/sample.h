@@ -196,7 +196,7 @@ typedef struct sample_model {
     const char *title;     /* "GPT-2" */
     const char *models;    /* --model's help */
     const char *otherwise; /* --model's default */
-    const zf_config_table *config;
+    const zf_config_table *(*config)(void);
     /* Sets what the weights of a folder show about the model, besides a tied head; NULL:
      * nothing. */
     void (*fit)(void *config, const zf_weights *w);
@@ -204,7 +204,7 @@ typedef struct sample_model {
      * of the objective. A mistake is the graph's error. */
     void (*build)(zf_graph *g, const void *config, const sample_shape *shape,
                   sample_purpose purpose);
-    zf_exchange exchange;
+    const zf_exchange *(*exchange)(void); /* how files name its parameters */
     const objective *objective;
     /* Sets first values of a new model that are better than random ones; NULL: there are none. */
     bool (*first)(struct session *s, const settings *o, const void *config, const dataset *d,

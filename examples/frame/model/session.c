@@ -137,7 +137,7 @@ static int32_t shapes_of(const session_desc *d) { return d->shapes ? d->phases->
 
 static bool fits_positions(const session_desc *d, zf_error *error)
 {
-    const int64_t positions = zf_config_positions(d->sample->config, d->config);
+    const int64_t positions = zf_config_positions(d->sample->config(), d->config);
     int64_t longest = d->shape.sequence;
     for (int32_t k = 0; d->shapes && k < shapes_of(d); k++)
         if (d->shapes[k].sequence > longest) longest = d->shapes[k].sequence;
@@ -149,7 +149,7 @@ static bool fits_positions(const session_desc *d, zf_error *error)
 
 bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error)
 {
-    if (!zf_config_bits(d->sample->config, d->config)) return true;
+    if (!zf_config_bits(d->sample->config(), d->config)) return true;
     for (int32_t k = 0; k < zf_param_count(g); k++)
         if (zf_param_blocks(zf_param_at(g, k)).bits) return true;
     return fail(error, ZF_ERR_ARGUMENT,

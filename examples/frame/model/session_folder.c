@@ -39,14 +39,14 @@ static bool take_checkpoint(session *s, const char *path, zf_weights_report *rep
     zf_graph *whole;
     zf_backend *backend;
     bool good;
-    if (!zf_config_load(s->sample->config, path, &config, error)) return false;
+    if (!zf_config_load(s->sample->config(), path, &config, error)) return false;
     if (!(whole = zf_graph_new(NULL))) return fail(error, ZF_ERR_NOMEM, "out of memory");
     s->sample->build(whole, &config,
                      &(sample_shape){.batch = 1, .sequence = 1, .predictions = 1}, SAMPLE_EVALUATE);
     backend = device_open(&cpu, 1, error);
     good = backend && (!zf_graph_status(whole) ||
                        fail(error, zf_graph_status(whole), "%s", zf_graph_error(whole)));
-    good = good && zf_exchange_match(&s->sample->exchange, s->graph, whole, path, report, error);
+    good = good && zf_exchange_match(s->sample->exchange(), s->graph, whole, path, report, error);
     for (int32_t first = 0, count; good && first < zf_param_count(whole); first += count) {
         size_t bytes = 0;
         for (count = 0; first + count < zf_param_count(whole); count++) {
@@ -63,7 +63,7 @@ static bool take_checkpoint(session *s, const char *path, zf_weights_report *rep
 bool session_take(session *s, const char *path, zf_weights_report *report, zf_error *error)
 {
     if (zf_folder_is_checkpoint(path)) return take_checkpoint(s, path, report, error);
-    return zf_exchange_import(&s->sample->exchange, s->program, s->graph, path, report, error);
+    return zf_exchange_import(s->sample->exchange(), s->program, s->graph, path, report, error);
 }
 
 /* What the weights of Hugging Face say; whole: the model is theirs, with the heads that they
@@ -73,8 +73,8 @@ static bool fit(const sample_model *sample, void *config, const char *path, bool
 {
     zf_weights *w = zf_weights_open(path, error);
     if (!w) return false;
-    if (!zf_exchange_is_tied(&sample->exchange, w, error))
-        *zf_config_facts_of(sample->config, config).tied = 0;
+    if (!zf_exchange_is_tied(sample->exchange(), w, error))
+        *zf_config_facts_of(sample->config(), config).tied = 0;
     if (whole && sample->fit) sample->fit(config, w);
     zf_weights_close(w);
     return !error->status;
@@ -85,9 +85,9 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
 {
     zf_config_any own;
     if (!zf_folder_is_checkpoint(path)) return fit(sample, config, path, false, error);
-    if (!zf_config_load(sample->config, path, &own, error)) return false;
-    *zf_config_facts_of(sample->config, config).tied =
-        *zf_config_facts_of(sample->config, &own).tied;
+    if (!zf_config_load(sample->config(), path, &own, error)) return false;
+    *zf_config_facts_of(sample->config(), config).tied =
+        *zf_config_facts_of(sample->config(), &own).tied;
     return true;
 }
 
@@ -98,7 +98,7 @@ static bool adapt(const sample_model *sample, const char *adapter, void *config,
     bool there;
     return zf_config_read_layout(adapter, layout, &there, error) &&
            (!there ||
-            zf_config_set_layout(sample->config, config, *layout ? layout : "off", 0, error));
+            zf_config_set_layout(sample->config(), config, *layout ? layout : "off", 0, error));
 }
 
 bool session_config(const sample_model *sample, const char *path, const char *adapter, void *config,
@@ -109,7 +109,7 @@ bool session_config(const sample_model *sample, const char *path, const char *ad
                     "%s is an adapter, without its base: name the base's folder, and this one with "
                     "--adapter",
                     path);
-    return zf_config_load(sample->config, path, config, error) &&
+    return zf_config_load(sample->config(), path, config, error) &&
            (zf_folder_is_checkpoint(path) || fit(sample, config, path, true, error)) &&
            (!adapter || adapt(sample, adapter, config, error));
 }
@@ -188,7 +188,7 @@ static bool take_averages(session *s, const char *path, bool adapts, zf_error *e
 static bool may_average(const session_desc *d, const char *path, zf_error *error)
 {
     if (!d->average) return true;
-    if (zf_config_bits(d->sample->config, d->config) && !d->adapter)
+    if (zf_config_bits(d->sample->config(), d->config) && !d->adapter)
         return fail(error, ZF_ERR_ARGUMENT, "--average is for weights that are floats");
     return zf_folder_is_checkpoint(path) ||
            fail(error, ZF_ERR_ARGUMENT,
@@ -218,7 +218,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     }
     s->adapter = adapter;
     if (s->plans) return true;
-    if (checkpoint && !zf_config_bits(d->sample->config, d->config) &&
+    if (checkpoint && !zf_config_bits(d->sample->config(), d->config) &&
         (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
         good =
             zf_folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
@@ -231,7 +231,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
         good = good && zf_weights_whole(&report, path, error);
     }
     good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph,
-                                               &s->sample->exchange, error));
+                                               s->sample->exchange(), error));
     good = good && (!d->average || take_averages(s, adapts ? d->adapter : path, adapts, error));
     if (!good) session_close(s);
     return good;

@@ -184,7 +184,7 @@ static int plan(const sample_model *sample, const options *o)
                         .texts = o->texts};
     int end;
     if (!d.training.fuse.without) d.training.fuse.without = "accumulate"; /* as the commands do */
-    if (!zf_config_load(sample->config, o->model, &config, &error) ||
+    if (!zf_config_load(sample->config(), o->model, &config, &error) ||
         !iteration_plan_of(&p, &d, &error)) {
         fprintf(stderr, "zf-plan: rlhf: %s\n", error.text);
         return BAD;

@@ -78,7 +78,7 @@ static bool read_model(origin *from, const critic *c, const experience *e, const
                        zf_error *error)
 {
     const settings *o = e->desc->run;
-    const int64_t vocab = *zf_config_facts_of(c->sample.config, &from->config).vocab;
+    const int64_t vocab = *zf_config_facts_of(c->sample.config(), &from->config).vocab;
     scorer r;
     if (!scorer_read(&r, &(scorer_desc){.sample = &c->sample, .folder = folder}, error) ||
         !scorer_fits(&r, vocab, o->tokenizer, error))
@@ -96,7 +96,7 @@ static bool read_origin(origin *from, const critic *c, const experience *e, cons
 {
     const settings *o = e->desc->run;
     *from = (origin){.base = settings_first(o)};
-    memcpy(&from->config, e->desc->config, c->sample.config->bytes);
+    memcpy(&from->config, e->desc->config, c->sample.config()->bytes);
     if (folder) return read_model(from, c, e, folder, error);
     from->shares = settings_adapts(o);
     return true;
@@ -106,8 +106,8 @@ static bool read_origin(origin *from, const critic *c, const experience *e, cons
 static bool describe(critic *c, const origin *from, const settings *o, zf_error *error)
 {
     c->config = from->config;
-    *zf_config_facts_of(c->sample.config, &c->config).scores = 1;
-    zf_config_set_dropout(c->sample.config, &c->config, 0);
+    *zf_config_facts_of(c->sample.config(), &c->config).scores = 1;
+    zf_config_set_dropout(c->sample.config(), &c->config, 0);
     if (from->adapter && !(c->adapter = zf_adapter_open(from->adapter, error))) return false;
     if (c->adapter) c->lora = *zf_adapter_desc(c->adapter);
     else if (settings_adapts(o)) c->lora = zf_training_resolved(&o->training).lora;
@@ -174,7 +174,7 @@ static bool take(critic *c, origin *from, zf_error *error)
     session whole;
     bool good;
     if (from->shares && c->adapter)
-        return zf_adapter_take(c->adapter, c->train.program, c->train.graph, &c->sample.exchange,
+        return zf_adapter_take(c->adapter, c->train.program, c->train.graph, c->sample.exchange(),
                                error);
     if (from->shares)
         return !zf_lora_magnitudes(c->train.program) ||

@@ -144,7 +144,7 @@ static bool write_adapter(run *r, zf_adapter_files *files)
                                                                          : NULL;
     const zf_adapter_about about = {.desc = &lora,
                                     .base = job->o.init,
-                                    .exchange = &job->sample->exchange,
+                                    .exchange = job->sample->exchange(),
                                     .task = task};
     return zf_adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
@@ -226,7 +226,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     const run_job *job = r->job;
     const sample_model *sample = job->sample;
     const zf_wordpiece *vocab = job->data.vocab;
-    zf_json_writer *config = zf_config_json(sample->config, &job->config), *about = describe(r);
+    zf_json_writer *config = zf_config_json(sample->config(), &job->config), *about = describe(r);
     zf_json_writer *deepspeed = describe_deepspeed(r);
     zf_attachment attachments[7 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
     zf_folder_tokenizer tokenizer = {.json = NULL};
@@ -251,7 +251,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     if (*job->phases.text) n.note[d.note_count++] = (zf_note){phases_note, job->phases.text};
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab && zf_folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
-                                       zf_config_positions(sample->config, &job->config), &r->error))
+                                       zf_config_positions(sample->config(), &job->config), &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
     for (int k = 0; k < ZF_FOLDER_FILES; k++) {
         const zf_text *text = kept(r, k);
@@ -361,8 +361,8 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
 /* Its model sees the same blocks. */
 static bool fits_layout(const run_job *job, const zf_config_any *config, zf_error *error)
 {
-    const char *saved = zf_config_layout(job->sample->config, config),
-               *layout = zf_config_layout(job->sample->config, &job->config);
+    const char *saved = zf_config_layout(job->sample->config(), config),
+               *layout = zf_config_layout(job->sample->config(), &job->config);
     return !strcmp(saved, layout) ||
            fail(error, ZF_ERR_MISMATCH,
                 "%s was trained with --attention %s, not %s: give the same, or start anew from its "
@@ -382,12 +382,12 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
         !fits_notes(n, o->load, error))
         return false;
     snprintf(path, sizeof path, "%s/config.json", o->load);
-    if (!zf_config_load(job->sample->config, path, &config, error) ||
-        !zf_config_set_weights(job->sample->config, &config, o->weights, error))
+    if (!zf_config_load(job->sample->config(), path, &config, error) ||
+        !zf_config_set_weights(job->sample->config(), &config, o->weights, error))
         return false;
     if (job->sample->configure) job->sample->configure(&config, o);
     if (!fits_layout(job, &config, error) || !fits_phases(job, error)) return false;
-    return !memcmp(&config, &job->config, job->sample->config->bytes) ||
+    return !memcmp(&config, &job->config, job->sample->config()->bytes) ||
            fail(error, ZF_ERR_MISMATCH,
                 "%s was trained with another model than --model %s: give the same", o->load,
                 o->model);

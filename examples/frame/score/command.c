@@ -86,9 +86,9 @@ static bool run(score_options *s, scorer_desc *d, zf_error *error)
     double *scores = NULL;
     bool good = scorer_read(&r, d, error) && has_scale(s, &r, error);
     if (good) {
-        const zf_config_facts facts = zf_config_facts_of(d->sample->config, &r.config);
+        const zf_config_facts facts = zf_config_facts_of(d->sample->config(), &r.config);
         find_tokenizer(&s->o, &r);
-        const int64_t most = zf_config_positions(d->sample->config, &r.config);
+        const int64_t most = zf_config_positions(d->sample->config(), &r.config);
         if (!s->o.seq || s->o.seq > most) s->o.seq = most;
         good = dataset_open_examples(&data, &s->o, &facts, load_texts, error);
     }
@@ -117,7 +117,7 @@ int score_command(const sample_model *sample, int argc, char **argv)
     command_add(&t, frame_examples_rows, &s.o);
     command_add(&t, own_rows, &s);
     command_add(&t, folder_compute_rows, &s.from);
-    command_add(&t, sample->config->bits ? folder_weights_rows : NULL, &s.from);
+    command_add(&t, sample->config()->bits ? folder_weights_rows : NULL, &s.from);
     if (!command_options(argc, argv, "score --model DIR --data FILE [OPTIONS]", &t, NULL, &status))
         return status;
     if (!s.from.load) return command_usage_error(argv, "a reward model is needed: --model DIR");

@@ -127,7 +127,7 @@ const session *model_reward_session(const void *user)
 static bool join(joined_rewards *j, int k, session *with, zf_error *error)
 {
     const model_reward *m = j->of->at[k];
-    const zf_config_table *table = m->desc.sample->config;
+    const zf_config_table *table = m->desc.sample->config();
     char name[24];
     j->at[k] = m->scorer;
     memcpy(&j->at[k].config, m->config, table->bytes);

@@ -9,9 +9,9 @@ causal_inputs score_begin(zf_graph *g, sample_shape *rows, sample_purpose purpos
 {
     causal_inputs in = causal_none(g);
     if (has_pairs(rows, purpose)) rows->batch *= 2;
-    in.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(rows->batch, rows->sequence));
+    in.model.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(rows->batch, rows->sequence));
     if (rows->rows == SAMPLE_PADDED)
-        in.attention_mask =
+        in.model.attention_mask =
             zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(rows->batch, rows->sequence));
     if (rows->scope) zf_push(g, "%s", rows->scope);
     return in;

@@ -3,7 +3,7 @@
  *
  *     sample_shape rows = *shape;
  *     causal_inputs in = score_begin(g, &rows, purpose);
- *     x = ...in.input_ids...                     with `rows` as the shape
+ *     x = ...in.model.input_ids...                   with `rows` as the shape
  *     score_end(x, &rows, purpose);
  *
  * A graph for SAMPLE_ANSWER has shape.batch texts, and the output "scores" [B]. Other graphs have

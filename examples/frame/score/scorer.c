@@ -60,17 +60,17 @@ static bool adapter_scores(const char *folder, const char *score, zf_error *erro
 bool scorer_read(scorer *r, const scorer_desc *desc, zf_error *error)
 {
     const bool adapts = !desc->adapter && zf_adapter_is_at(desc->folder);
-    const zf_config_facts facts = zf_config_facts_of(desc->sample->config, &r->config);
+    const zf_config_facts facts = zf_config_facts_of(desc->sample->config(), &r->config);
     *r = (scorer){.session.sample = desc->sample,
                   .adapter = adapts ? desc->folder : desc->adapter};
     r->base = adapts ? r->base_path : desc->folder;
     if ((adapts && !find_base(r, desc->folder, error)) ||
         !session_config(desc->sample, r->base, r->adapter, &r->config, error) ||
-        !zf_config_set_weights(desc->sample->config, &r->config, desc->weights, error) ||
+        !zf_config_set_weights(desc->sample->config(), &r->config, desc->weights, error) ||
         !read_scale(&r->scale, r->adapter ? r->adapter : r->base, error))
         return false;
     if (facts.scores && r->adapter && !*facts.scores)
-        *facts.scores = adapter_scores(r->adapter, desc->sample->exchange.score, error);
+        *facts.scores = adapter_scores(r->adapter, desc->sample->exchange()->score, error);
     if (error->status) return false;
     return (facts.scores && *facts.scores) ||
            fail(error, ZF_ERR_MISMATCH,
@@ -82,7 +82,7 @@ bool scorer_read(scorer *r, const scorer_desc *desc, zf_error *error)
 static session_desc describe(scorer *r, const scorer_desc *desc)
 {
     r->texts = desc->texts ? desc->texts : TEXTS;
-    r->tokens = desc->tokens ? desc->tokens : zf_config_positions(desc->sample->config, &r->config);
+    r->tokens = desc->tokens ? desc->tokens : zf_config_positions(desc->sample->config(), &r->config);
     return (session_desc){.sample = desc->sample,
                           .purpose = SAMPLE_ANSWER,
                           .config = &r->config,
@@ -137,7 +137,7 @@ static bool are_same(const char *a, const char *b, bool *same, zf_error *error)
 bool scorer_shares(const scorer *r, const settings *o, const void *config, bool *shares,
                    zf_error *error)
 {
-    const zf_config_table *table = r->session.sample->config;
+    const zf_config_table *table = r->session.sample->config();
     *shares = false;
     if (!r->adapter || !settings_adapts(o)) return true;
     if (!are_same(r->base, o->init, shares, error)) return false;
@@ -152,7 +152,7 @@ bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *
     struct zf_adapter *a = zf_adapter_open(r->adapter, error);
     session_desc d = describe(r, desc);
     bool good = a != NULL;
-    zf_config_set_dropout(desc->sample->config, &r->config, 0);
+    zf_config_set_dropout(desc->sample->config(), &r->config, 0);
     if (a) d.training.lora = *zf_adapter_desc(a);
     d.training.lora.name = name, d.training.lora.dropout = 0;
     good = good && (r->keep = session_keep(d.training.lora.keep, NULL, error)) != NULL;
@@ -160,7 +160,7 @@ bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *
     d.share = with, d.with = SESSION_NEXT;
     if (good && (good = session_open(&r->session, &d, error))) {
         good = with->plans || zf_adapter_take(a, r->session.program, r->session.graph,
-                                              &desc->sample->exchange, error);
+                                              desc->sample->exchange(), error);
     }
     zf_adapter_close(a);
     if (!good) scorer_close(r);
@@ -174,7 +174,7 @@ static bool put(scorer *r, int64_t row, const int32_t *ids, int64_t count, int64
                 zf_error *error)
 {
     int32_t *to = r->ids + row * r->tokens;
-    const int64_t vocab = *zf_config_facts_of(r->session.sample->config, &r->config).vocab;
+    const int64_t vocab = *zf_config_facts_of(r->session.sample->config(), &r->config).vocab;
     if (count < 1 || count > r->tokens)
         return fail(error, ZF_ERR_LIMIT, "text %lld has %lld tokens; there is room for 1 to %lld",
                     (long long)number, (long long)count, (long long)r->tokens);
@@ -254,7 +254,7 @@ static bool is_token(const zf_tokenizer *a, const zf_tokenizer *b, int32_t id)
 
 bool scorer_fits(const scorer *r, int64_t vocab, const char *folder, zf_error *error)
 {
-    const int64_t own = *zf_config_facts_of(r->session.sample->config, (void *)(uintptr_t)&r->config).vocab;
+    const int64_t own = *zf_config_facts_of(r->session.sample->config(), (void *)(uintptr_t)&r->config).vocab;
     zf_tokenizer *a = NULL, *b = NULL;
     bool good = own == vocab || fail(error, ZF_ERR_MISMATCH,
                                      "%s is a reward model of another vocabulary: it has %lld ids, "

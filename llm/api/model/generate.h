@@ -171,7 +171,7 @@ typedef struct zf_model {
 } zf_model;
 
 typedef struct zf_generator_desc {
-    const zf_model *model;
+    const zf_model *model; /* NULL: zf_causal_model() */
     const char *folder;  /* with config.json and weights of Hugging Face */
     zf_backend *backend; /* which must live longer */
     int64_t context;     /* tokens; 0: the model's positions, which it must not exceed */

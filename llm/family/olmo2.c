@@ -3,13 +3,12 @@
  *
  *     x += norm(attend(x))
  *     x += norm(ffn(x)) */
-#include "../config.h"
 
-const llm_family_desc llm_olmo2 = {
+static const zfl_family_desc zfl_olmo2 = {
     .architecture = "Olmo2ForCausalLM",
-    .config = {.defaults = &(const llm_config){LLM_DEFAULTS(10000, 1e-5, -1, 50279, 1)}},
+    .config = {.defaults = &(const zf_causal_config){ZFL_DEFAULTS(10000, 1e-5, -1, 50279, 1)}},
     .no_mlp_bias = true,
     .norms = {.after_attention = "post_attention_layernorm",
               .after_mlp = "post_feedforward_layernorm"},
-    .queries = LLM_NORM_OF_ROWS,
+    .queries = ZFL_NORM_OF_ROWS,
 };

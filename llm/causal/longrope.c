@@ -5,14 +5,14 @@
  * There are two lists of factors: graphs with room for more tokens than `original` take the long
  * one, all others the short one. The room is the sequence of training and evaluation, and the
  * context of generation: all tokens of a text have the same frequencies, however long it is. */
-#include "../config.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------------ reading */
 
-const zf_json *llm_rope_of(const zf_json *json, zf_error *error)
+/* The object of rope that counts; NULL: there is none. */
+static const zf_json *zfl_rope_of(const zf_json *json, zf_error *error)
 {
     const zf_json *scaling = zf_config_member(json, "rope_scaling"),
                   *parameters = zf_config_member(json, "rope_parameters");
@@ -23,10 +23,11 @@ const zf_json *llm_rope_of(const zf_json *json, zf_error *error)
     return scaling;
 }
 
-const zf_json *llm_longrope_of(const zf_json *json, zf_error *error)
+/* The object of rope, where it is longrope; else NULL. */
+static const zf_json *zfl_longrope_of(const zf_json *json, zf_error *error)
 {
     static const char *const names[] = {"longrope", "su", "yarn"};
-    const zf_json *object = llm_rope_of(json, error), *kind;
+    const zf_json *object = zfl_rope_of(json, error), *kind;
     const char *text = "";
     if (error->status || !object || zf_json_type_of(object) != ZF_JSON_OBJECT) return NULL;
     kind = zf_config_member(object, "rope_type");
@@ -36,7 +37,7 @@ const zf_json *llm_longrope_of(const zf_json *json, zf_error *error)
     return NULL;
 }
 
-static void check_members(const zf_json *object, zf_error *error)
+static void zfl_longrope_check_members(const zf_json *object, zf_error *error)
 {
     static const char *const known[] = {"rope_type",
                                         "type",
@@ -56,8 +57,8 @@ static void check_members(const zf_json *object, zf_error *error)
 }
 
 /* A number that the object may have, or the file; both must say the same. */
-static void read_number(const zf_json *json, const zf_json *object, const char *key, double least,
-                        double most, double *out, zf_error *error)
+static void zfl_longrope_read_number(const zf_json *json, const zf_json *object, const char *key,
+                                     double least, double most, double *out, zf_error *error)
 {
     const zf_json *of_file = zf_config_member(json, key);
     double of_object;
@@ -69,8 +70,8 @@ static void read_number(const zf_json *json, const zf_json *object, const char *
     *out = of_object;
 }
 
-static void read_list(const zf_json *object, const char *key, int64_t count, float *out,
-                      zf_error *error)
+static void zfl_longrope_read_list(const zf_json *object, const char *key, int64_t count,
+                                   float *out, zf_error *error)
 {
     const zf_json *list = zf_json_require(object, key, error);
     int64_t read = 0;
@@ -88,42 +89,48 @@ static void read_list(const zf_json *object, const char *key, int64_t count, flo
 }
 
 /* What cosines are multiplied by, unless attention_factor says it. */
-static double attention_of(double factor, int64_t original)
+static double zfl_longrope_attention_of(double factor, int64_t original)
 {
     return factor <= 1 || original < 2 ? 1 : sqrt(1 + log(factor) / log((double)original));
 }
 
-void llm_read_longrope(llm_config *c, const zf_json *json, const zf_json *object, double *part,
-                       zf_error *error)
+/* Reads it, and the part of a head that is rotated. */
+static void zfl_read_longrope(zf_causal_config *c, const zf_json *json, const zf_json *object,
+                              double *part, zf_error *error)
 {
     const int64_t width = c->width ? c->width : c->hidden / c->heads;
     double original = 4096, factor;
-    check_members(object, error);
-    if (!error->status) read_number(json, object, "partial_rotary_factor", 0, 1, part, error);
-    if (!error->status) read_number(json, object, "rope_theta", 1e-6, 1e12, &c->theta, error);
+    zfl_longrope_check_members(object, error);
     if (!error->status)
-        read_number(json, object, "original_max_position_embeddings", 1, 1 << 24, &original, error);
+        zfl_longrope_read_number(json, object, "partial_rotary_factor", 0, 1, part, error);
+    if (!error->status)
+        zfl_longrope_read_number(json, object, "rope_theta", 1e-6, 1e12, &c->theta, error);
+    if (!error->status)
+        zfl_longrope_read_number(json, object, "original_max_position_embeddings", 1, 1 << 24,
+                                 &original, error);
     if (error->status) return;
     c->original = (int64_t)original, factor = (double)c->positions / original;
     c->factors = (int64_t)((double)width * *part) / 2;
-    if (c->factors > LLM_FACTORS) {
+    if (c->factors > ZF_CAUSAL_FACTORS) {
         zf_json_fail(object, error,
                      "is of heads of which %lld numbers are rotated; at most %d are "
                      "possible",
-                     2 * (long long)c->factors, 2 * LLM_FACTORS);
+                     2 * (long long)c->factors, 2 * ZF_CAUSAL_FACTORS);
         return;
     }
-    read_list(object, "short_factor", c->factors, c->of_short, error);
-    if (!error->status) read_list(object, "long_factor", c->factors, c->of_long, error);
+    zfl_longrope_read_list(object, "short_factor", c->factors, c->of_short, error);
+    if (!error->status)
+        zfl_longrope_read_list(object, "long_factor", c->factors, c->of_long, error);
     zf_json_to_double(zf_config_member(object, "factor"), 1, 1e6, &factor, error);
-    c->attention = attention_of(factor, c->original);
+    c->attention = zfl_longrope_attention_of(factor, c->original);
     zf_json_to_double(zf_config_member(object, "attention_factor"), 1e-6, 1e6, &c->attention,
                       error);
 }
 
 /* ------------------------------------------------------------------------------------ writing */
 
-static void write_list(zf_json_writer *w, const char *key, const float *factors, int64_t count)
+static void zfl_longrope_write_list(zf_json_writer *w, const char *key, const float *factors,
+                                    int64_t count)
 {
     zf_json_put_key(w, key);
     zf_json_begin_array(w);
@@ -131,12 +138,12 @@ static void write_list(zf_json_writer *w, const char *key, const float *factors,
     zf_json_end(w);
 }
 
-void llm_write_longrope(const llm_config *c, zf_json_writer *w)
+static void zfl_write_longrope(const zf_causal_config *c, zf_json_writer *w)
 {
     zf_json_begin_object(w);
     zf_json_put_text_member(w, "rope_type", "longrope");
-    write_list(w, "short_factor", c->of_short, c->factors);
-    write_list(w, "long_factor", c->of_long, c->factors);
+    zfl_longrope_write_list(w, "short_factor", c->of_short, c->factors);
+    zfl_longrope_write_list(w, "long_factor", c->of_long, c->factors);
     zf_json_put_double_member(w, "attention_factor", c->attention);
     zf_json_end(w);
 }
@@ -145,33 +152,40 @@ void llm_write_longrope(const llm_config *c, zf_json_writer *w)
 
 /* The cosine and the sine of a frequency at each position, [..., T, 2]: (1, 0), rotated by rope of
  * heads that are two wide. */
-static zf_tensor column(zf_graph *g, const sample_shape *s, const causal_inputs *in, double factor)
+static zf_tensor zfl_longrope_column(const zf_causal_inputs *in, double factor)
 {
     static const double one[2] = {1, 0};
     const bool given = zf_valid(in->positions);
-    const zf_shape shape = given ? ZF_SHAPE(s->batch, s->sequence, 2) : ZF_SHAPE(s->sequence, 2);
+    const zf_shape ids = zf_tensor_shape(in->input_ids);
+    const zf_shape shape = given ? ZF_SHAPE(ids.dims[0], ids.dims[1], 2) : ZF_SHAPE(ids.dims[1], 2);
     const zf_rope_desc rope = {
         .scaling = ZF_ROPE_LINEAR, .factor = factor, .positions = given ? in->positions : ZF_NONE};
-    return zf_rope(zf_broadcast(zf_values(g, ZF_F32, ZF_SHAPE(2), one), shape), &rope);
+    return zf_rope(zf_broadcast(zf_values(in->input_ids.graph, ZF_F32, ZF_SHAPE(2), one), shape),
+                   &rope);
 }
 
-void llm_longrope_table(zf_graph *g, const llm_config *c, const sample_shape *s,
-                        const causal_inputs *in, zf_tensor *cosine, zf_tensor *sine)
+/* Cosines and sines of all positions, [1 or B, T, 1, factors], by the list for the graph's room. */
+static void zfl_longrope_table(const zf_causal_config *c, const zf_causal_inputs *in,
+                               zf_tensor *cosine, zf_tensor *sine)
 {
-    const int64_t n = c->factors, room = zf_valid(in->past) ? s->predictions : s->sequence,
-                  rows = zf_valid(in->positions) ? s->batch : 1;
+    const zf_shape ids = zf_tensor_shape(in->input_ids);
+    const int64_t n = c->factors, tokens = ids.dims[1],
+                  room = zf_valid(in->decode.past) ? in->decode.shape.context : tokens,
+                  rows = zf_valid(in->positions) ? ids.dims[0] : 1;
     const float *factors = room > c->original ? c->of_long : c->of_short;
-    zf_tensor columns[LLM_FACTORS], all;
+    zf_tensor columns[ZF_CAUSAL_FACTORS], all;
     for (int64_t k = 0; k < n; k++)
-        columns[k] = column(g, s, in, (double)factors[k] * pow(c->theta, (double)k / (double)n));
+        columns[k] =
+            zfl_longrope_column(in, (double)factors[k] * pow(c->theta, (double)k / (double)n));
     all = zf_concat(columns, (int32_t)n, -1);
-    all = zf_scale(zf_reshape(all, ZF_SHAPE(rows, s->sequence, 1, n, 2)), c->attention);
-    *cosine = zf_reshape(zf_slice(all, 4, 0, 1), ZF_SHAPE(rows, s->sequence, 1, n));
-    *sine = zf_reshape(zf_slice(all, 4, 1, 2), ZF_SHAPE(rows, s->sequence, 1, n));
+    all = zf_scale(zf_reshape(all, ZF_SHAPE(rows, tokens, 1, n, 2)), c->attention);
+    *cosine = zf_reshape(zf_slice(all, 4, 0, 1), ZF_SHAPE(rows, tokens, 1, n));
+    *sine = zf_reshape(zf_slice(all, 4, 1, 2), ZF_SHAPE(rows, tokens, 1, n));
 }
 
-zf_tensor llm_rotate_by(zf_tensor x, zf_tensor cosine, zf_tensor sine, int64_t heads,
-                        const llm_config *c)
+/* Rotates the first numbers of each head of x [B, T, heads width] by them. */
+static zf_tensor zfl_rotate_by(zf_tensor x, zf_tensor cosine, zf_tensor sine, int64_t heads,
+                               const zf_causal_config *c)
 {
     const zf_shape s = zf_tensor_shape(x);
     const int64_t n = c->factors;

@@ -210,8 +210,10 @@ typedef enum zf_cut_tokens {
  * other, the first by its columns, the second by what it sums over; attention by heads. Gradients
  * and updates are cut with them. What lies between is cut over tokens, dimension 1 of inputs. Sums
  * over what is cut are made of `sections`, a balanced tree, and have the bits of any number of
- * ranks with as many sections. docs/axes.md has the types. Requires: not zf_zero yet; after
- * zf_autograd and the optimizer, where the step trains. */
+ * ranks with as many sections. docs/axes.md has the types. By zf_passes with zero.store, parameters
+ * that the store has are cut as there; where the graph keeps one whole that is cut there, that is
+ * ZF_ERR_ARGUMENT. Requires: not zf_zero yet; after zf_autograd and the optimizer, where the step
+ * trains. */
 typedef struct zf_cut_desc {
     int32_t parts;    /* ranks along tensor; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */

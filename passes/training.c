@@ -52,9 +52,9 @@ static zf_cut_tokens zfi_tensor_tokens(const zf_training *t)
 
 static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
 {
-    return zf_cut(g, &(zf_cut_desc){.parts = t->tensor,
-                                    .sections = zfi_tensor_sections(t),
-                                    .tokens = zfi_tensor_tokens(t)});
+    const zf_cut_desc d = {
+        .parts = t->tensor, .sections = zfi_tensor_sections(t), .tokens = zfi_tensor_tokens(t)};
+    return zfi_cut_layers(g, &d, t->zero.store);
 }
 
 /* The same of what ranks along context share. */

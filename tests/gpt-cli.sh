@@ -269,11 +269,13 @@ folder() {
 }
 check 'a folder for transformers, and of it' folder
 check 'ranks that share layers begin with it' begins_with
-# An adapter of ranks that share layers is that of one rank.
+# An adapter of ranks that share layers is that of one rank, and so is what it is worth.
 adapter_of_ranks() {
-    lora() { pretrain --steps 2 --eval-batches 1 --init "$work/folder" --lora r=2,targets=c_fc "$@"; }
+    lora() { pretrain --steps 2 --eval-batches 1 --init "$work/folder" --lora r=2 "$@"; }
     lora --micro-batches 4 --sections tensor=2 --save "$work/adapter of 1" &&
-        lora --ranks 4 --tensor 2 --pipe 2 --micro-batches 4 --zero 2 --save "$work/adapter of 4" &&
+        grep '^held out: ' "$work/out" > "$work/held of one" &&
+        lora --ranks 4 --tensor 2 --pipe 2 --micro-batches 4 --zero 2 --sum parts --save "$work/adapter of 4" &&
+        grep '^held out: ' "$work/out" | cmp - "$work/held of one" &&
         cmp "$work/adapter of 1/adapter_model.safetensors" "$work/adapter of 4/adapter_model.safetensors"
 }
 check 'an adapter of ranks that share layers' adapter_of_ranks

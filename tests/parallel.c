@@ -154,3 +154,59 @@ TEST(parallel_cuts_need_two_layers)
     CHECK_TEXT(t, zf_graph_error(g),
                "zf_cut: no layer can be cut: no product with a parameter follows another");
 }
+
+/* ----------------------------------------------------------------------- programs of one store */
+
+/* Two pairs of layers; %9 reads the hidden values of the first. */
+static const char pairs[] =
+    "%1 = input \"x\" : f32[4,8]\n"
+    "%2 = param \"up\" {init=normal b=0.5} : f32[16,8]\n%3 = linear %1, %2 : f32[4,16]\n"
+    "%4 = param \"down\" {init=normal b=0.5} : f32[8,16]\n%5 = linear %3, %4 : f32[4,8]\n"
+    "%6 = param \"up2\" {init=normal b=0.5} : f32[16,8]\n%7 = linear %5, %6 : f32[4,16]\n"
+    "%8 = param \"down2\" {init=normal b=0.5} : f32[8,16]\n%9 = linear %7, %8 : f32[4,8]\n"
+    "output %9 \"y\"\n";
+static const char reads[] = "%10 = softmax %3 : f32[4,16]\noutput %10 \"read\"\n";
+
+/* The program of the pairs over the store, of rank 0 of two; of an error NULL. */
+static zf_program *over_store(test *t, zf_comm *comm, zf_store *store, bool reading, zf_graph **g)
+{
+    char text[1200];
+    zf_error error = {ZF_OK, ""};
+    snprintf(text, sizeof text, "%s%s", pairs, reading ? reads : "");
+    *g = team_parsed(t, text, &error);
+    if (!*g) return NULL;
+    test_defer(t, (test_cleanup *)zf_graph_free, *g);
+    zf_passes(*g, &(zf_training){.tensor = 2, .zero = {.world = 1, .store = store}});
+    return zf_compile(*g, &(zf_compile_desc){.comm = comm, .store = store, .evaluate = true});
+}
+
+/* Parameters are cut in a second program as in the first one, whatever that reads besides. */
+TEST_ONCE(parallel_programs_of_a_store_are_cut_alike)
+{
+    for (int reading = 0; reading < 2 && !t->failed; reading++) {
+        zf_graph *g[2];
+        zf_program *p[2];
+        zf_local *local = zf_local_new(&(zf_local_desc){.world = 2}, NULL);
+        if (!local) abort();
+        test_defer(t, (test_cleanup *)zf_local_free, local);
+        p[0] = over_store(t, zf_local_comm(local, 0), NULL, reading, &g[0]);
+        OK(t, zf_graph_status(g[0]), zf_graph_error(g[0]));
+        test_defer(t, (test_cleanup *)zf_program_free, p[0]);
+        p[1] = over_store(t, zf_local_comm(local, 0), zf_program_store(p[0]), !reading, &g[1]);
+        test_defer(t, (test_cleanup *)zf_program_free, p[1]);
+        CHECK(t, zf_tensor_shape(zf_graph_find(g[0], "up")).dims[0] == (reading ? 16 : 8));
+        if (!reading) {
+            GIVES(t, zf_graph_status(g[1]), ZF_ERR_ARGUMENT, zf_graph_error(g[1]));
+            CHECK_TEXT(t, zf_graph_error(g[1]),
+                       "zf_cut: dimension 0 of \"up\" is cut in the store, and softmax of this "
+                       "graph keeps it whole here");
+            continue;
+        }
+        OK(t, zf_graph_status(g[1]), zf_graph_error(g[1]));
+        for (int k = 0; k < zf_param_count(g[0]); k++) {
+            const zf_tensor its = zf_param_at(g[0], k);
+            CHECK(t, zf_tensor_bytes(zf_graph_find(g[1], zf_tensor_name(its))) ==
+                         zf_tensor_bytes(its));
+        }
+    }
+}

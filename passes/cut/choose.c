@@ -128,31 +128,95 @@ static int32_t zfi_parallel_twin(zfi_parallel *c, int32_t root)
                : -2;
 }
 
-static int32_t zfi_parallel_choose(zfi_parallel *c)
+/* Dimension d of a parameter is cut, and what is its twin; false: it is not. */
+static bool zfi_parallel_take(zfi_parallel *c, int32_t param, int32_t d)
 {
     zf_graph *g = c->graph;
-    int32_t chosen = 0;
-    zfi_parallel_keep_copies(c);
-    for (int32_t k = 0; k < zfi_len(g->params); k++)
-        for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++) {
-            const int32_t root = zfi_class_of(c, g->params[k], d);
-            zfi_cut_class *its = &c->at[root];
-            int32_t twin;
-            if (!its->second || its->copies || !zfi_parallel_may(c, root, g->nodes[g->params[k]].shape.dims[d]) ||
-                (twin = zfi_parallel_twin(c, root)) < -1)
-                continue;
-            if ((its->padded ? its->free : its->most) % c->d.parts)
-                zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                         "zf_cut: dimension %d of \"%.200s\" may be cut into divisors of %lld, and "
-                         "there are %d ranks",
-                         (int)d, g->nodes[g->params[k]].name,
-                         (long long)(its->padded ? its->free : its->most), (int)c->d.parts);
-            its->chosen = true, its->parts = c->d.parts;
-            if (twin >= 0) c->at[twin].chosen = true, c->at[twin].parts = c->d.parts;
-            chosen++;
+    const int32_t root = zfi_class_of(c, param, d);
+    zfi_cut_class *its = &c->at[root];
+    int32_t twin;
+    if (its->copies || !zfi_parallel_may(c, root, g->nodes[param].shape.dims[d]) ||
+        (twin = zfi_parallel_twin(c, root)) < -1)
+        return false;
+    if ((its->padded ? its->free : its->most) % c->d.parts)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_cut: dimension %d of \"%.200s\" may be cut into divisors of %lld, and there "
+                 "are %d ranks",
+                 (int)d, g->nodes[param].name,
+                 (long long)(its->padded ? its->free : its->most), (int)c->d.parts);
+    its->chosen = true, its->parts = c->d.parts;
+    if (twin >= 0) c->at[twin].chosen = true, c->at[twin].parts = c->d.parts;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ the store
+ *
+ * Another program over a store cuts parameters as the store has them, whatever its own graph would
+ * give: evaluation has no gradients, which keep some dimensions from being cut. */
+
+/* The tensor of the store that ranks along tensor may have parts of; NULL: there is none. */
+static const zfi_stored *zfi_shared_already(const zfi_parallel *c, int32_t param)
+{
+    const zfi_node *node = &c->graph->nodes[param];
+    const int32_t at = c->store && zfi_axis_at(&c->store->axes, ZF_OVER_TENSOR) >= 0
+                           ? zfi_store_find(c->store, node->name)
+                           : -1;
+    const zfi_stored *t = at < 0 ? NULL : &c->store->tensors[at];
+    return t && !t->host && t->shape.rank == node->shape.rank ? t : NULL;
+}
+
+/* The dimension is cut in the store: so it is here. */
+static void zfi_parallel_follow_cut(zfi_parallel *c, int32_t param, int32_t d)
+{
+    zf_graph *g = c->graph;
+    const zfi_cut_class *its = &c->at[zfi_class_of(c, param, d)];
+    const int32_t by = its->why;
+    if (its->chosen || its->copies || zfi_parallel_take(c, param, d) || g->error.status) return;
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+             "zf_cut: dimension %d of \"%.200s\" is cut in the store, and %s%s keeps it whole here",
+             (int)d, g->nodes[param].name, by ? g->records[g->nodes[by].op]->name : "another one",
+             by ? " of this graph" : " that is cut");
+}
+
+/* Cuts what the store has cut, and keeps whole what it has whole. */
+static void zfi_parallel_follow(zfi_parallel *c)
+{
+    const zf_graph *g = c->graph;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t k = 0; k < zfi_len(g->params) && !g->error.status; k++) {
+            const int32_t param = g->params[k];
+            const zfi_stored *t = zfi_shared_already(c, param);
+            for (int32_t d = 0; t && d < g->nodes[param].shape.rank; d++) {
+                zfi_cut_class *its = &c->at[zfi_class_of(c, param, d)];
+                if (zfi_axes_in(t->spread.at[d]) & zfi_axes_met(zfi_axis_bit(ZF_OVER_TENSOR))) {
+                    if (pass) zfi_parallel_follow_cut(c, param, d);
+                } else if (!pass && !its->why) its->why = param;
+            }
         }
+}
+
+/* Chooses classes of parameters; those of adapters come last: what is cut with the weight that is
+ * adapted is no rank of an adapter. */
+static void zfi_parallel_choose(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    zfi_parallel_follow(c);
+    zfi_parallel_keep_copies(c);
+    for (int adapters = 0; adapters < 2; adapters++)
+        for (int32_t k = 0; k < zfi_len(g->params) && !g->error.status; k++)
+            for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++)
+                if ((g->nodes[g->params[k]].role == ZFI_ROLE_ADAPTER) == adapters &&
+                    c->at[zfi_class_of(c, g->params[k], d)].second)
+                    zfi_parallel_take(c, g->params[k], d);
     zfi_parallel_choose_heads(c);
-    return chosen;
+}
+
+/* A class is cut. */
+static bool zfi_parallel_cuts_some(const zfi_parallel *c)
+{
+    for (int32_t place = 0; place < c->count * ZF_MAX_RANK; place++)
+        if (c->at[place].chosen) return true;
+    return false;
 }
 
 /* The error that nothing can be cut, with what keeps the first candidate. */

@@ -28,6 +28,7 @@ typedef struct zfi_cut_class {
 typedef struct zfi_parallel {
     zf_graph *graph;
     zf_cut_desc d;
+    const zf_store *store; /* of whose parameters the program reads some; NULL: none */
     zfi_cut_class *at; /* by place */
     int32_t *next;     /* by place: the next one of its class, 1 + its index; 0: none */
     int32_t *flat;     /* by node: an operand that its flat value has; 0: the value is not flat */

@@ -29,7 +29,8 @@ static void zfi_parallel_run(zfi_parallel *c)
     for (int32_t i = 0; i < zfi_len(g->order); i++) zfi_parallel_node(c, g->order[i]);
     if (g->error.status) return;
     zfi_parallel_chain(c);
-    if (!zfi_parallel_choose(c)) zfi_parallel_none(c);
+    zfi_parallel_choose(c);
+    if (!g->error.status && !zfi_parallel_cuts_some(c)) zfi_parallel_none(c);
     if (!g->error.status) zfi_parallel_units(c);
     if (!g->error.status) zfi_parallel_rewrite(c);
     if (!g->error.status && c->d.tokens != ZF_TOKENS_WHOLE) zfi_sequence(c);
@@ -47,9 +48,10 @@ static const zf_option zfi_cut_options[] = {
     ZF_OPTION(zf_cut_desc, CHOICE, tokens, 0, "fit|cut|whole", .flag = ""),
     {.name = NULL}};
 
-ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
+/* zf_cut; `store`: parameters that it has are cut as there; NULL: none. */
+static zf_status zfi_cut_layers(zf_graph *g, const zf_cut_desc *desc, const zf_store *store)
 {
-    zfi_parallel c = {.graph = g};
+    zfi_parallel c = {.graph = g, .store = store};
     const char *scope;
     zf_status status = zfi_enter(g, "zf_cut", 0, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     if (status) return status;
@@ -78,4 +80,9 @@ ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);
+}
+
+ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
+{
+    return zfi_cut_layers(g, desc, NULL);
 }

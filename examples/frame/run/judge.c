@@ -53,7 +53,7 @@ bool run_judge_begin(run *r)
     if (r->job->resumes &&
         !zf_checkpoint_note(r->job->best.path, "held-out", text, sizeof text, &none))
         r->best = strtod(text, NULL);
-    /* What evaluates an adapter of parts may not be cut as what trains it. */
+    /* What cannot be cut as what trains is an error before the first step. */
     return !settings_adapts(o) || o->training.tensor < 2 || !o->eval_batches || o->batch_file ||
            open_judge(r);
 }

@@ -315,6 +315,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/recompute/invert.c"
 #include "passes/stages/layers.c"
 #include "passes/stages/tasks.c"
+#include "passes/stages/boundary.c"
 #include "passes/stages/stages.c"
 #include "passes/stages/keep.c"
 #include "passes/experts.c"

@@ -376,10 +376,10 @@ for k in 0 1 2; do # those of each micro-batch
 done
 # shellcheck disable=SC2086
 planned $gpt12
-# Of a rank's tokens, forward the sum so far and what a layer adds to it; backward their gradient; the part
-# of the embedding, which is the head as well, once, and its gradient; the loss.
-is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (2 * x / t + 4) + 4 * V * h / t))
-is 'GPT: stage 1, along pipe' "$(stage_of 1 pipe)" $((m * (2 * x / t + x / t + 4)))
+# Of a rank's tokens, forward the sum so far; backward its gradient; the part of the embedding, which is
+# the head as well, once, and its gradient; the loss.
+is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (x / t + 4) + 4 * V * h / t))
+is 'GPT: stage 1, along pipe' "$(stage_of 1 pipe)" $((m * (x / t + x / t + 4)))
 is 'GPT: stage 2, along pipe' "$(stage_of 2 pipe)" $((m * (x / t + 4 * V * h / t + 4)))
 is 'GPT: micro-batches in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '3 2 1 '
 # shellcheck disable=SC2086

@@ -32,12 +32,21 @@ static void zfi_drop_before(zf_graph *g, int32_t id)
     const zfi_node node = g->nodes[id];
     const int32_t bias = zfi_norm_bias_at(ZF_INT(&node, residual_norm, form));
     int32_t x = node.args[0];
+    g->scope = g->nodes[x].scope;
     if (node.arg_count > bias) x = zfi_append_nodes(g, add, NULL, x, node.args[bias]);
     if (x) x = zfi_append_drop(g, id, x);
     if (!x) return;
     g->nodes[id].args[0] = x;
     if (node.arg_count > bias) g->nodes[id].arg_count--;
     zfi_push(&g->memory, g->order, id);
+}
+
+/* The scope of what the norm of a gradient adds to its residual: its own where it is not known. */
+static const char *zfi_dropped_scope(const zf_graph *g, const zfi_node *grad)
+{
+    const zfi_node *xhat = &g->nodes[grad->args[1]];
+    const zfi_node *norm = xhat->op == ZF_OP_saved ? &g->nodes[xhat->args[0]] : grad;
+    return norm->op == ZF_OP_residual_norm ? g->nodes[norm->args[0]].scope : grad->scope;
 }
 
 /* The gradients before dropout, and of the bias. */
@@ -47,6 +56,7 @@ static void zfi_drop_after(zf_graph *g, int32_t id)
     const int64_t wide = zfi_last(&node.shape);
     int32_t dx;
     zfi_push(&g->memory, g->order, id);
+    g->scope = zfi_dropped_scope(g, &node);
     dx = node.saved[ZFI_DX] || node.saved[ZFI_DBIAS] ? zfi_append_drop(g, id, id) : 0;
     if (dx && node.saved[ZFI_DX]) zfi_replace(g, node.saved[ZFI_DX], dx);
     if (dx && node.saved[ZFI_DBIAS])

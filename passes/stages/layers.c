@@ -196,9 +196,9 @@ static bool zfi_layers_begin(zfi_layers *l, zf_graph *g)
     return l->of && l->forward && l->home;
 }
 
-/* `count`: of the graph's nodes at the beginning. */
-static void zfi_layers_end(zfi_layers *l, size_t count)
+static void zfi_layers_end(zfi_layers *l)
 {
+    const size_t count = (size_t)l->nodes;
     zfi_free(&l->graph->memory, l->of, count * sizeof *l->of);
     zfi_free(&l->graph->memory, l->forward, count * sizeof *l->forward);
     zfi_free(&l->graph->memory, l->home, count * sizeof *l->home);

@@ -24,7 +24,7 @@ typedef struct zfi_stager {
     int32_t ranks, stages;
     int32_t *stage; /* of each layer */
     int32_t *sent;  /* by node and rank, of all before 0: where its value is; 0: not there yet */
-    int32_t nodes;  /* of the graph before */
+    int32_t nodes;  /* of the graph before values are sent */
 } zfi_stager;
 
 /* ------------------------------------------------------------------------------ dealing layers */
@@ -148,21 +148,20 @@ static zf_status zfi_deal_layers(zfi_stager *s, const char *text, const zf_store
 
 /* ------------------------------------------------------------------------------------ rewriting */
 
-/* The rank of a stage (counted from 1), counted from 1; 0: of all. */
-static int32_t zfi_rank_at(const zfi_stager *s, int16_t stage)
-{
-    return stage ? zfi_rank_of_stage(s->graph, stage - 1) + 1 : 0;
-}
-
 /* The value of a node for readers of another stage (counted from 1; 0: of all). */
 static int32_t zfi_bring(zfi_stager *s, int32_t id, int16_t stage)
 {
     zf_graph *g = s->graph;
-    const int32_t from = zfi_rank_at(s, g->nodes[id].stage), to = zfi_rank_at(s, stage);
+    const int32_t from = zfi_rank_at(g, g->nodes[id].stage), to = zfi_rank_at(g, stage),
+                  grad = stage ? zfi_gradient_to_drop(g, id) : 0;
     int32_t *const there = &s->sent[(size_t)id * (size_t)(s->ranks + 1) + (size_t)to];
     zf_attribute a[ZF_MAX_ATTRIBUTES] = {{0}};
     if (from == to) return id;
     if (*there) return *there;
+    if (grad) {
+        const int32_t ds = zfi_bring(s, grad, stage);
+        return *there = zfi_append_drop(g, grad, ds);
+    }
     if (stage) {
         a[ZF_AT_send_world].i = s->ranks, a[ZF_AT_send_over].i = ZF_OVER_PIPE;
         a[ZF_AT_send_from].i = from - 1, a[ZF_AT_send_to].i = to - 1;
@@ -195,15 +194,18 @@ static void zfi_add_pipe_axis(zf_graph *g, int32_t ranks)
 static void zfi_stage_nodes(zfi_stager *s)
 {
     zf_graph *g = s->graph;
-    int32_t *order = g->order;
-    const size_t sent = (size_t)s->nodes * (size_t)(s->ranks + 1);
+    int32_t *order;
+    size_t sent;
+    zfi_add_pipe_axis(g, s->ranks);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const int32_t layer = s->layers.of[g->order[i]];
+        g->nodes[g->order[i]].stage = (int16_t)(layer < 0 ? 0 : s->stage[layer] + 1);
+    }
+    zfi_share_at_boundaries(g);
+    s->nodes = zfi_len(g->nodes), order = g->order;
+    sent = (size_t)s->nodes * (size_t)(s->ranks + 1);
     s->sent = zfi_calloc(&g->memory, sent, sizeof *s->sent);
     if (!s->sent) return;
-    zfi_add_pipe_axis(g, s->ranks);
-    for (int32_t i = 0; i < zfi_len(order); i++) {
-        const int32_t layer = s->layers.of[order[i]];
-        g->nodes[order[i]].stage = (int16_t)(layer < 0 ? 0 : s->stage[layer] + 1);
-    }
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed && !g->error.status; i++) {
         const int16_t stage = g->nodes[order[i]].stage;
@@ -214,7 +216,7 @@ static void zfi_stage_nodes(zfi_stager *s)
             g->nodes[order[i]].args[k] = zfi_bring(s, arg, stage); /* which moves the nodes */
         }
         zfi_push(&g->memory, g->order, order[i]);
-        if (s->layers.home[order[i]]) zfi_bring_home(s, order[i]);
+        if (order[i] < s->layers.nodes && s->layers.home[order[i]]) zfi_bring_home(s, order[i]);
     }
     zfi_array_free(&g->memory, order);
     zfi_free(&g->memory, s->sent, sent * sizeof *s->sent);
@@ -270,7 +272,7 @@ static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_st
     if (zfi_axis_at(&g->axes, ZF_OVER_PIPE) >= 0)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_stages: the ranks have an axis pipe already");
     scope = g->scope;
-    s.ranks = d.ranks, s.nodes = zfi_len(g->nodes);
+    s.ranks = d.ranks;
     if (zfi_take_schedule(&s, &d.schedule)) return g->error.status;
     if (zfi_layers_begin(&s.layers, g)) zfi_find_numbered_layers(&s.layers);
     if (g->chunks > 1) store = NULL; /* it has ranks, and not their chunks */
@@ -279,7 +281,7 @@ static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_st
         if (g->schedule && !g->memory.failed && !g->error.status) zfi_set_tasks(g, &s.layers);
     }
     zfi_free(&g->memory, s.stage, (size_t)zfi_len(s.layers.list) * sizeof *s.stage);
-    zfi_layers_end(&s.layers, (size_t)s.nodes);
+    zfi_layers_end(&s.layers);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);

@@ -47,8 +47,8 @@ static uint8_t zfi_task_of(const zfi_tasker *t, int32_t id)
     uint8_t task = ZFI_TASK_F;
     if (node->op == ZF_OP_output || brings) return ZFI_TASK_OUTPUTS;
     if (zfi_has(g, id, ZF_OP_LEAF) || zfi_is_forward(t, id)) return ZFI_TASK_F;
-    if (t->wanted[id] && node->op != ZF_OP_send && node->op != ZF_OP_saved && !t->kept[id])
-        task = ZFI_TASK_B;
+    if (id < t->layers->nodes && t->wanted[id] && node->op != ZF_OP_saved && !t->kept[id])
+        task = ZFI_TASK_B; /* what zf_stages has made is of the task of what it reads */
     for (int32_t k = 0; k < node->arg_count; k++)
         if (g->nodes[node->args[k]].task > task) task = g->nodes[node->args[k]].task;
     return task;

@@ -411,6 +411,12 @@ static int32_t zfi_rank_of_stage(const zf_graph *g, int32_t stage)
     return g->schedule ? zfi_pipe_rank(zfi_pipe_of(g), stage) : stage;
 }
 
+/* The same of a node's stage, both counted from 1; 0: of all. */
+static int32_t zfi_rank_at(const zf_graph *g, int16_t stage)
+{
+    return stage ? zfi_rank_of_stage(g, stage - 1) + 1 : 0;
+}
+
 static const zfi_record *zfi_record_of(const zf_graph *g, int32_t id)
 {
     return g->records[g->nodes[id].op];

@@ -129,7 +129,7 @@ static zf_status zfi_try_step(zfi_fitting *f, zf_choice *c, bool delayed, zfi_fi
     if (delayed) zf_delay(trial);
     if (zfi_wants_fuse_again(&t)) zfi_pass_fuse_again(trial, &t);
     if (zfi_wants_recompute(&t)) zf_recompute(trial, &t);
-    if (!trial->error.status) zfi_plan_trial(trial, &t);
+    if (!trial->error.status) zfi_plan_trial(trial, &t, -1);
     if (t.backend && !t.backend->host_memory) cost.host.apart = 1;
     if (!trial->error.status) zfi_estimate(trial, &cost, &estimate);
     status = trial->memory.failed ? ZF_ERR_NOMEM : trial->error.status;

@@ -52,6 +52,7 @@ static int world_of(const made *how) { return how->pipe * (how->t.tensor ? how->
 
 typedef struct rank_run {
     member m;
+    zf_backend *cpu;
     const made *how;
     float losses[STEPS][2]; /* and the norm of the gradients */
     char said[300];
@@ -79,13 +80,14 @@ static bool start(test *t, rank_run *r, const made *how, zf_comm *comm)
 {
     zf_training training = how->t;
     zf_error error = {ZF_OK, ""};
-    *r = (rank_run){.how = how};
+    *r = (rank_run){.how = how, .cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 1}, NULL)};
     r->m.graph = zf_graph_new(NULL);
-    if (!r->m.graph) abort();
+    if (!r->m.graph || !r->cpu) abort();
     training.loss = build(r->m.graph, how->of);
-    training.stages.ranks = how->pipe;
+    training.stages.ranks = how->pipe, training.backend = r->cpu;
     if (!zf_passes(r->m.graph, &training))
-        r->m.program = zf_compile(r->m.graph, &(zf_compile_desc){.comm = comm, .seed = 3});
+        r->m.program = zf_compile(
+            r->m.graph, &(zf_compile_desc){.comm = comm, .seed = 3, .backend = r->cpu});
     error.status = zf_graph_status(r->m.graph);
     if (!r->m.program)
         test_unwind(t, __FILE__, __LINE__, "a rank", error.status, zf_graph_error(r->m.graph));
@@ -155,7 +157,7 @@ static void run(test *t, const made *how, rank_run *ranks, const rank_run *one, 
 static void stop(rank_run *ranks, int count, zf_local *local)
 {
     for (int r = 0; r < count; r++) zf_program_free(ranks[r].m.program);
-    for (int r = 0; r < count; r++) zf_graph_free(ranks[r].m.graph);
+    for (int r = 0; r < count; r++) zf_graph_free(ranks[r].m.graph), zf_backend_free(ranks[r].cpu);
     memset(ranks, 0, (size_t)count * sizeof *ranks);
     zf_local_free(local);
 }
@@ -209,4 +211,46 @@ TEST_ONCE(stages_of_models_that_are_cut)
     const zf_training bf16 = {.tensor = 2, .sections.tensor = 2, .precision.dtype = ZF_BF16};
     const made ways[] = {{LLAMA, 0, 4, f32}, {LLAMA_TIED, 0, 1, bf16}};
     models(t, ways, (int)(sizeof ways / sizeof ways[0]));
+}
+
+/* A limit that the first rank cannot keep to. */
+static void check_limit(test *t, const made *how, size_t limit)
+{
+    zf_training training = how->t;
+    zf_graph *g = zf_graph_new(NULL);
+    if (!g) abort();
+    training.loss = build(g, how->of);
+    training.stages.ranks = how->pipe, training.recompute.bytes = limit;
+    GIVES(t, zf_passes(g, &training), ZF_ERR_LIMIT, zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), "zf_recompute: rank 0 along pipe: parameters, gradients, "
+                                       "states and inputs alone take "));
+    zf_graph_free(g);
+}
+
+/* Recomputation by bytes: each rank keeps to the limit by its own plan, so the first, which has
+ * most micro-batches in flight, recomputes, and the last does not; bits are those of before. */
+TEST_ONCE(stages_recompute_what_their_own_plans_need)
+{
+    static rank_run one[1], ranks[DEEP];
+    const zf_training keeps = {.clip = 0.5, .zero = {.world = 1, .micro_batches = 4}};
+    made how = {GPT, 1, 4, keeps};
+    zf_local *local[2] = {NULL, NULL};
+    zf_program_info info[DEEP];
+    size_t limit;
+    run(t, &how, one, NULL, &local[0]);
+    how.pipe = DEEP;
+    run(t, &how, ranks, one, &local[1]);
+    for (int r = 0; r < DEEP; r++) info[r] = zf_program_info_of(ranks[r].m.program);
+    stop(ranks, DEEP, local[1]);
+    limit = info[0].plan.peak_bytes - info[0].plan.peak_bytes / 20;
+    how.t.recompute = (zf_recompute_desc){.mode = ZF_RECOMPUTE_AS_NEEDED, .bytes = limit};
+    run(t, &how, ranks, one, &local[1]);
+    for (int r = 0; r < DEEP && !t->failed; r++) {
+        const zf_program_info got = zf_program_info_of(ranks[r].m.program);
+        CHECK(t, got.plan.peak_bytes <= limit && got.allocated_bytes == got.plan.peak_bytes);
+        CHECK(t, (got.plan.recomputed_flops > 0) == (r == 0));
+    }
+    stop(ranks, DEEP, local[1]);
+    stop(one, 1, local[0]);
+    check_limit(t, &how, info[0].plan.peak_bytes / 8);
 }

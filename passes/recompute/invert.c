@@ -34,7 +34,7 @@ static bool zfi_fits_without(zf_graph *g, const zf_training *t, const char *with
         return false;
     }
     trial->trial = true;
-    fits = !zf_fuse(trial, &(zf_fuse_desc){.without = without}) && !zfi_plan_trial(trial, t) &&
+    fits = !zf_fuse(trial, &(zf_fuse_desc){.without = without}) && !zfi_plan_trial(trial, t, -1) &&
            (size_t)trial->peaks[ZF_DEVICE].bytes <= limit;
     if (trial->error.status == ZF_ERR_NOMEM) zfi_graph_nomem(g);
     zf_graph_free(trial);

@@ -88,6 +88,8 @@ typedef struct zfi_recompute {
     zfi_again *of;     /* by node; */
     size_t nodes;      /* number of nodes */
     int32_t taken;     /* number of steps */
+    int32_t rank;      /* along pipe: plans are of its nodes; -1: of all */
+    int32_t *taken_by; /* the same by rank along pipe, of all before 0; NULL: `taken` of each */
     zfi_layer *layers; /* growing array; [0] is no layer */
     int32_t *position; /* by node */
     /* A trace: nodes to recompute, and the available values that they read; growing arrays */
@@ -113,15 +115,21 @@ static int32_t zfi_maker(const zf_graph *g, int32_t id)
     return g->nodes[id].op == ZF_OP_saved ? g->nodes[id].args[0] : id;
 }
 
-static bool zfi_is_taken(const zfi_recompute *r, int32_t step) { return step && step <= r->taken; }
+/* Node `id` takes the step. */
+static bool zfi_is_taken(const zfi_recompute *r, int32_t id, int32_t step)
+{
+    const int32_t rank = r->taken_by ? zfi_rank_at(r->graph, r->graph->nodes[id].stage) : 0;
+    return step && step <= (r->taken_by ? r->taken_by[rank] : r->taken);
+}
 
 /* The value, which is no view, is available in the backward pass. */
 static bool zfi_is_there(const zfi_recompute *r, int32_t id)
 {
-    const zfi_again *maker = &r->of[zfi_maker(r->graph, id)];
+    const int32_t maker = zfi_maker(r->graph, id);
     if (!zfi_is(r, id, ZFI_FORWARD_VALUE) || zfi_is(r, id, ZFI_GIVEN | ZFI_HELD_ON)) return true;
-    if (!zfi_is(r, id, ZFI_LATE) || zfi_is_taken(r, maker->step)) return false;
-    return r->graph->nodes[id].op == ZF_OP_saved || !zfi_is_taken(r, maker->result_step);
+    if (!zfi_is(r, id, ZFI_LATE) || zfi_is_taken(r, maker, r->of[maker].step)) return false;
+    return r->graph->nodes[id].op == ZF_OP_saved ||
+           !zfi_is_taken(r, maker, r->of[maker].result_step);
 }
 
 /* The saved value of the node from which its result can be recomputed to the same bits; 0: there is

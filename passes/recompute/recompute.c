@@ -9,7 +9,8 @@
  *     layers    every layer keeps its inputs and recomputes the rest
  *     a limit   recomputes what the plan needs to stay within the limit, at the minimum of FLOPs:
  *               the first steps of the order (order.c), as few as possible. Bisection
- *               finds how many: each try plans a copy of the graph, with the passes that follow
+ *               finds how many: each try plans a copy of the graph, with the passes that follow.
+ *               Each rank along pipe keeps to the limit by steps of its own nodes
  *
  * before:   %4 = tanh %3    %5 = matmul %4, %2       ...     %9 = tanh_grad %8, %4
  * after:    %4 = tanh %3    %5 = matmul %4, %2       ...     %20 = tanh %3 recompute
@@ -251,13 +252,15 @@ static int64_t zfi_base_bytes(zf_graph *g)
     return persistent + bytes;
 }
 
-/* Plans a copy of a graph after its recomputation is decided, with the passes that follow. */
-static zf_status zfi_plan_trial(zf_graph *trial, const zf_training *t)
+/* Plans a copy of a graph after its recomputation is decided, with the passes that follow; of the
+ * nodes of a rank along pipe, or of all (-1). */
+static zf_status zfi_plan_trial(zf_graph *trial, const zf_training *t, int32_t rank)
 {
     zf_training after = *t;
     after.prefetch.keep_gathered = false; /* it would only use memory that is free */
     for (int k = 0; k < ZFI_COUNT(zfi_rank_passes); k++)
         if (zfi_rank_passes[k].wanted(&after)) zfi_rank_passes[k].run(trial, &after);
+    if (rank >= 0) zf_keep_stage(trial, rank);
     return zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
 }
 
@@ -271,10 +274,11 @@ static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken,
     if (!(trial = zf_graph_copy(g))) return zfi_graph_nomem(g), false;
     trial->trial = true;
     r->graph = trial, r->taken = taken;
+    if (r->taken_by) r->taken_by[r->rank + 1] = taken;
     zfi_remake_all(r);
     r->graph = g, r->taken = all;
     if (trial->memory.failed) zfi_graph_nomem(trial);
-    if (!zfi_plan_trial(trial, t)) {
+    if (!zfi_plan_trial(trial, t, r->rank)) {
         most = &trial->nodes[trial->peaks[ZF_DEVICE].node];
         tried->peak = trial->peaks[ZF_DEVICE].bytes;
         tried->base = zfi_base_bytes(trial);
@@ -288,17 +292,21 @@ static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken,
     return !g->error.status;
 }
 
-static zf_status zfi_over_limit(zf_graph *g, const zfi_tried *least, size_t limit)
+static zf_status zfi_over_limit(const zfi_recompute *r, const zfi_tried *least, size_t limit)
 {
+    zf_graph *g = r->graph;
+    char of[40] = "";
+    if (r->rank >= 0) snprintf(of, sizeof of, "rank %d along pipe: ", (int)r->rank);
     if (least->base > (int64_t)limit)
         return zfi_fail(&g->error, ZF_ERR_LIMIT,
-                        "zf_recompute: parameters, gradients, states and inputs alone take %lld "
+                        "zf_recompute: %sparameters, gradients, states and inputs alone take %lld "
                         "bytes, %lld more than the limit of %zu",
-                        (long long)least->base, (long long)(least->base - (int64_t)limit), limit);
+                        of, (long long)least->base, (long long)(least->base - (int64_t)limit),
+                        limit);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
-                    "zf_recompute: the plan takes %lld bytes at least, %lld more than the limit of "
-                    "%zu; most is alive at %s",
-                    (long long)least->peak, (long long)(least->peak - (int64_t)limit), limit,
+                    "zf_recompute: %sthe plan takes %lld bytes at least, %lld more than the limit "
+                    "of %zu; most is alive at %s",
+                    of, (long long)least->peak, (long long)(least->peak - (int64_t)limit), limit,
                     least->where);
 }
 
@@ -367,7 +375,7 @@ static zf_status zfi_fit(zfi_recompute *r, const zf_training *t, const zfi_tried
         if (s.fits > all) break;
     }
     if (g->error.status) return g->error.status;
-    if (s.fits > all) return zfi_over_limit(g, &s.least, t->recompute.bytes);
+    if (s.fits > all) return zfi_over_limit(r, &s.least, t->recompute.bytes);
     r->taken = s.fits;
     return ZF_OK;
 }
@@ -451,28 +459,67 @@ static void zfi_take_layers(zfi_recompute *r)
     r->taken = 1;
 }
 
+/* Finds how many steps a rank along pipe needs, of those of its own nodes: taken[1 + rank]. */
+static void zfi_fit_rank(zfi_recompute *r, const zf_training *t, int32_t *taken,
+                         const zfi_tried *none)
+{
+    const int64_t limit = (int64_t)t->recompute.bytes;
+    const int32_t all = r->taken;
+    int32_t over = 0, fits = all;
+    zfi_tried tried = *none, least = *none;
+    r->taken_by = taken;
+    for (; fits > 0 && zfi_try_steps(r, t, fits, &tried) && tried.peak > limit; fits -= all / 4 + 1)
+        if (tried.peak < least.peak) least = tried; /* recomputed values need memory too */
+    if (fits <= 0) zfi_over_limit(r, &least, t->recompute.bytes);
+    while (fits - over > 1 && !r->graph->error.status) {
+        const int32_t steps = over + (fits - over) / 2;
+        if (!zfi_try_steps(r, t, steps, &tried)) break;
+        if (tried.peak > limit) over = steps;
+        else fits = steps;
+    }
+    taken[r->rank + 1] = fits;
+    r->taken_by = NULL;
+}
+
+/* Recomputes as little as the limit allows: of all nodes, or of those of rank r->rank, whose steps
+ * become taken[1 + rank]. */
+static void zfi_fit_limit(zfi_recompute *r, const zf_training *t, const zfi_placement *uses,
+                          int32_t *taken)
+{
+    const int64_t limit = (int64_t)t->recompute.bytes;
+    const bool layers = t->recompute.mode == ZF_RECOMPUTE_LAYERS;
+    zfi_tried tried = {.peak = 0};
+    if (!zfi_try_steps(r, t, layers ? r->taken : 0, &tried) || tried.peak <= limit) return;
+    if (layers || tried.base > limit) {
+        zfi_over_limit(r, &tried, t->recompute.bytes);
+        return;
+    }
+    if (!r->peaks) zfi_find_order(r, uses);
+    if (r->graph->memory.failed) return;
+    if (taken) zfi_fit_rank(r, t, taken, &tried);
+    else zfi_fit(r, t, &tried);
+}
+
 static void zfi_run_recompute(zfi_recompute *r, const zf_training *t, const zfi_placement *uses)
 {
     zf_graph *g = r->graph;
-    zfi_tried tried = {.peak = 0};
-    bool limited = t->recompute.bytes > 0;
+    const int32_t ranks = zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_PIPE);
+    const bool layers = t->recompute.mode == ZF_RECOMPUTE_LAYERS;
+    int32_t *taken = NULL;
+    r->rank = -1;
     zfi_learn(r, uses);
     if (g->memory.failed || g->error.status) return;
-    if (t->recompute.mode == ZF_RECOMPUTE_LAYERS) {
-        zfi_take_layers(r);
-        if (limited && !g->error.status && zfi_try_steps(r, t, r->taken, &tried) &&
-            tried.peak > (int64_t)t->recompute.bytes)
-            zfi_over_limit(g, &tried, t->recompute.bytes);
-    } else if (limited && zfi_try_steps(r, t, 0, &tried) &&
-               tried.peak > (int64_t)t->recompute.bytes) {
-        if (tried.base > (int64_t)t->recompute.bytes) {
-            zfi_over_limit(g, &tried, t->recompute.bytes);
-            return;
-        }
-        zfi_find_order(r, uses);
-        if (!g->memory.failed) zfi_fit(r, t, &tried);
+    if (layers) zfi_take_layers(r);
+    if (t->recompute.bytes && ranks > 1)
+        taken = zfi_calloc(&g->memory, (size_t)ranks + 1, sizeof *taken);
+    else if (t->recompute.bytes && !g->error.status) zfi_fit_limit(r, t, uses, NULL);
+    for (; taken && r->rank + 1 < ranks && !g->error.status && !g->memory.failed;) {
+        r->rank++;
+        zfi_fit_limit(r, t, uses, taken);
     }
+    r->taken_by = layers ? NULL : taken;
     if (r->taken && !g->error.status && !g->memory.failed) zfi_remake_all(r);
+    zfi_free(&g->memory, taken, ((size_t)ranks + 1) * sizeof *taken);
 }
 
 ZF_API zf_status zf_recompute(zf_graph *g, const zf_training *training)

@@ -13,7 +13,7 @@
  *
  * Without bias and dropout %11 is add %2, %1.
  *
- * What the next stage makes of a result again, from what it has saved, is the result, which is sent:
+ * What the next stage makes of a result again, from what it has saved, is the result itself:
  *
  * before:   stage 0: %5 = layer_norm %1, %6, %3, %4      stage 1: %7 = linear %5, %8
  *                    %9 = saved %5                                %11 = affine %9, %3, %4
@@ -23,12 +23,6 @@
  * bits: equal. A saved sum is rounded once, as the result of a chain is. In 16 bits the gradient
  * before dropout is made of ds before that is rounded, and a result is rounded once where one that
  * is made again is rounded twice, so both values are sent there. */
-
-/* The rank of a stage (counted from 1), counted from 1; 0: of all. */
-static int32_t zfi_rank_at(const zf_graph *g, int16_t stage)
-{
-    return stage ? zfi_rank_of_stage(g, stage - 1) + 1 : 0;
-}
 
 /* A norm that saves the sum of what one other rank along pipe makes. */
 static bool zfi_sum_is_elsewhere(const zf_graph *g, const zfi_node *node)

@@ -296,7 +296,7 @@ enum { PARTS = 4, STEPS = 3 };
 typedef struct crew {
     int32_t world, stage, threads;
     int64_t micro;
-    bool recompute;
+    bool recompute, alike; /* alike: all parts are the same, and nothing is dropped */
     zf_comm comms[PARTS];
     zf_graph *graphs[PARTS];
     zf_backend *backends[PARTS];
@@ -328,7 +328,8 @@ static zf_status crew_open(crew *c, int32_t rank)
     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(T, H)), y = x, loss;
     zf_training training = {.adamw.eps = 1e-3};
     for (int k = 0; k < 2; k++) {
-        d.parts = &parts[k], d.capacity = k ? 0.75 : 0, d.random = k, d.balance = !k;
+        d.parts = &parts[k], d.balance = !k;
+        d.capacity = k && !c->alike ? 0.75 : 0, d.random = k && !c->alike;
         zf_push(g, "%d", k);
         y = zf_add(y, zf_moe(y, &d));
         zf_pop(g);
@@ -370,7 +371,7 @@ static zf_status crew_train(crew *c)
     for (int step = 0; step < STEPS && !status; step++)
         for (int64_t micro = 0; micro < c->micro && !status; micro++) {
             for (int32_t rank = 0; rank < c->world && !status; rank++)
-                status = crew_feed(c, rank, micro * c->world + rank, step);
+                status = crew_feed(c, rank, c->alike ? 0 : micro * c->world + rank, step);
             if (!status)
                 status = micro + 1 < c->micro ? zf_lockstep_micro(&d, &c->error)
                                               : zf_lockstep_step(&d, &c->error);
@@ -378,40 +379,74 @@ static zf_status crew_train(crew *c)
     return status;
 }
 
+/* The crew trains; its parameters have the bits of those of `first`, NULL: it is the first. */
+static void crew_check(test *t, crew *c, crew *first)
+{
+    test_defer(t, crew_end, c);
+    OK(t, crew_train(c), c->error.text);
+    for (int32_t k = 0; first && k < zf_param_count(c->graphs[0]) && !t->failed; k++) {
+        static float x[E * N * H], y[E * N * H];
+        const zf_tensor param = zf_param_at(first->graphs[0], k);
+        const size_t bytes = (size_t)zf_shape_count(zf_tensor_shape(param)) * sizeof *x;
+        const zf_lockstep_desc d = {c->programs, c->world, 0},
+                               of = {first->programs, first->world, 0};
+        OK(t, zf_lockstep_read(&d, zf_tensor_name(param), x, bytes, &c->error), c->error.text);
+        OK(t, zf_lockstep_read(&of, zf_tensor_name(param), y, bytes, &c->error), c->error.text);
+        if (memcmp(x, y, bytes))
+            test_fail(t, __FILE__, __LINE__, "a parameter has other bits", zf_tensor_name(param));
+    }
+}
+
 TEST_ONCE(moe_has_the_same_bits_on_ranks)
 {
-    static const struct {
-        int32_t world, stage, threads;
-        int64_t micro;
-        bool recompute;
-    } ways[] = {{1, 0, 1, 4, false}, {1, 0, 2, 4, true},  {2, 1, 1, 2, false},
-                {2, 2, 2, 2, true},  {4, 3, 1, 1, false}, {4, 0, 1, 1, true}};
-    static crew crews[sizeof ways / sizeof *ways];
-    double moved = 0;
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        crew *c = &crews[w];
-        *c = (crew){.world = ways[w].world, .stage = ways[w].stage, .micro = ways[w].micro,
-                    .threads = ways[w].threads, .recompute = ways[w].recompute};
-        test_defer(t, crew_end, c);
-        OK(t, crew_train(c), c->error.text);
-        for (int32_t k = 0; k < zf_param_count(c->graphs[0]); k++) {
-            static float x[E * N * H], first[E * N * H];
-            const char *name = zf_tensor_name(zf_param_at(crews[0].graphs[0], k));
-            const zf_shape shape = zf_tensor_shape(zf_param_at(crews[0].graphs[0], k));
-            const size_t bytes = (size_t)zf_shape_count(shape) * sizeof *x;
-            const zf_lockstep_desc d = {c->programs, c->world, 0},
-                                   of = {crews[0].programs, 1, 0};
-            OK(t, zf_lockstep_read(&d, name, x, bytes, &c->error), c->error.text);
-            OK(t, zf_lockstep_read(&of, name, first, bytes, &c->error), c->error.text);
-            if (memcmp(x, first, bytes)) {
-                test_fail(t, __FILE__, __LINE__, "a parameter has other bits", name);
-                return;
-            }
-            if (strstr(name, "bias")) moved = fmax(moved, fabs((double)x[0]));
-        }
-    }
+    static crew crews[] = {
+        {.world = 1, .micro = 4, .threads = 1},
+        {.world = 1, .micro = 4, .threads = 2, .recompute = true},
+        {.world = 2, .micro = 2, .stage = 1, .threads = 1},
+        {.world = 2, .micro = 2, .stage = 2, .threads = 2, .recompute = true},
+        {.world = 4, .micro = 1, .stage = 3, .threads = 1},
+        {.world = 4, .micro = 1, .threads = 1, .recompute = true}};
+    const zf_lockstep_desc of = {crews[0].programs, 1, 0};
+    float bias[E] = {0};
+    for (size_t w = 0; w < sizeof crews / sizeof *crews && !t->failed; w++)
+        crew_check(t, &crews[w], w ? crews : NULL);
+    if (t->failed) return;
+    OK(t, zf_lockstep_read(&of, "0.gate.e_score_correction_bias", bias, sizeof bias, &crews->error),
+       crews->error.text);
     /* Once a step, by 0.005, whatever the micro-batches are. */
-    CHECK(t, moved > 0.004 && moved < STEPS * 0.005 + 1e-6);
+    CHECK(t, fabs((double)bias[0]) > 0.004 && fabs((double)bias[0]) < STEPS * 0.005 + 1e-6);
+}
+
+/* Losses of routers are means over parts: of parts that are alike, gradients are those of one. */
+TEST_ONCE(moe_losses_are_means_over_parts)
+{
+    static crew crews[] = {{.world = 1, .micro = 1, .threads = 1, .alike = true},
+                           {.world = 1, .micro = 2, .threads = 1, .alike = true},
+                           {.world = 1, .micro = 4, .threads = 1, .alike = true, .recompute = true},
+                           {.world = 2, .micro = 2, .stage = 2, .threads = 1, .alike = true}};
+    for (size_t w = 0; w < sizeof crews / sizeof *crews && !t->failed; w++)
+        crew_check(t, &crews[w], w ? crews : NULL);
+}
+
+/* An error of the step names the layer. */
+TEST(moe_says_which_layer_has_too_few_rows)
+{
+    zf_graph *g = graph_new(t);
+    zf_program *p;
+    double in[T * H];
+    NEED(t, g, NULL);
+    zf_push(g, "h.%d", 3);
+    zf_output(zf_moe(zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H)),
+                     &(zf_moe_desc){.experts = E, .intermediate = N, .rows = T}),
+              "y");
+    zf_pop(g);
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    for (int i = 0; i < T * H; i++) in[i] = number(i, 1);
+    OK(t, zf_write(p, zf_graph_find(g, "h.3.x"), in, sizeof in), zf_program_error(p));
+    CHECK(t, zf_step(p) == ZF_ERR_ARGUMENT);
+    if (!strstr(zf_program_error(p), " in h.3: 12 choices need as many rows, and there are 6"))
+        CHECK_TEXT(t, zf_program_error(p), "");
 }
 
 #define SAYS(t, expression, part)                                                                  \

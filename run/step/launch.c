@@ -154,6 +154,19 @@ static zf_status zfi_synchronize(zf_program *p)
     return p->error.status;
 }
 
+/* Names the scope of a launch behind its operator and node, with which the error begins. */
+static void zfi_say_scope(zf_program *p, const zf_launch *l)
+{
+    const char *scope = p->graph->nodes[l->node].scope;
+    char what[160], where[320], after[sizeof p->error.text];
+    const int n = snprintf(what, sizeof what, "%.100s %%%d", zf_launch_name(l), (int)l->node);
+    if (!scope || !*scope || strncmp(p->error.text, what, (size_t)n) || p->error.text[n] != ':')
+        return;
+    snprintf(after, sizeof after, "%s", p->error.text + n);
+    zfi_where(where, sizeof where, scope, NULL, 0);
+    snprintf(p->error.text, sizeof p->error.text, "%s%s%s", what, where, after);
+}
+
 /* Launches on the backend that runs it, or waits there for a launch. Before a launch in host memory
  * with a device, waits for the device. */
 static zf_status zfi_launch_there(zf_program *p, const zf_launch *l, bool wait)
@@ -163,7 +176,10 @@ static zf_status zfi_launch_there(zf_program *p, const zf_launch *l, bool wait)
     if (runs != p->backend && !p->backend->host_memory && !wait)
         status = p->backend->synchronize(p->backend->self, &p->error);
     if (!status) status = wait ? runs->wait(runs->self, l) : runs->launch(runs->self, l);
-    return status ? (zfi_take_host_error(p), status) : ZF_OK;
+    if (!status) return ZF_OK;
+    (void)zfi_take_host_error(p);
+    zfi_say_scope(p, l);
+    return status;
 }
 
 /* Gives a launch a place for its times, where they are asked for. */

@@ -235,15 +235,15 @@ TEST_ONCE(experts_of_ranks_leave_sums_in_host_memory)
 }
 
 /* Against ranks with all experts and no sections, in f64. */
-static void check_close(test *t, const char *optimizer)
+static void check_close(test *t, const char *optimizer, int of)
 {
     char plain[200], parts[200];
     snprintf(plain, sizeof plain,
              "autograd loss; simplify; clip 0.5; %s lr; zero world=4 micro_batches=2", optimizer);
     snprintf(parts, sizeof parts,
-             "autograd loss; simplify; clip 0.5; %s lr; experts parts=2; zero stage=2 world=4 "
+             "autograd loss; simplify; clip 0.5; %s lr; experts parts=%d; zero stage=2 world=4 "
              "micro_batches=2",
-             optimizer);
+             optimizer, of);
     if (!run(t, whole, "f64", plain, NULL) || !run(t, shared, "f64", parts, NULL)) return;
     CHECK_TEXT(t, shared[1].said, "");
     CHECK(t, fabs(whole[0].loss - shared[1].loss) <= 1e-13 * fabs(whole[0].loss));
@@ -252,15 +252,19 @@ static void check_close(test *t, const char *optimizer)
         const double *x = (const double *)(const void *)whole[0].values[k],
                      *y = (const double *)(const void *)shared[1].values[k];
         const int64_t n = shared[1].counts[k] / 8, at = n * 8 == whole[0].counts[k] ? 0 : n;
+        CHECK(t, whole[0].counts[k] == n * 8 * (at ? of : 1));
         for (int64_t i = 0; i < n && !t->failed; i++) CHECK(t, fabs(x[at + i] - y[i]) <= 1e-11);
     }
 }
 
-/* Norms of LAMB are those of the matrices of all experts. */
+/* Norms of LAMB are those of the matrices of all experts, and clipped ones, too. What SGD adds is the
+ * gradient. */
 TEST_ONCE(experts_of_ranks_compute_what_all_do)
 {
-    check_close(t, "adamw");
-    check_close(t, "lamb");
+    check_close(t, "adamw", 2);
+    check_close(t, "lamb", 2);
+    check_close(t, "sgd", 2);
+    check_close(t, "sgd", 4);
 }
 
 /* A rank has more choices than rows for an expert's rank: all ranks end with an error. */

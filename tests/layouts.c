@@ -1,152 +1,48 @@
 /* One checkpoint for all layouts: what ranks along pipe, data and tensor have saved, at any stage
  * of ZeRO, is loaded by ranks in any other layout, and the bits are those of a run that was never
  * interrupted. */
-#include "checkpoint_files.h"
-#include "small_models.h"
-#include "team.h"
+#include "layouts.h"
 
-#include "../examples/llm/model.h"
-
-enum { LAYERS = 4, PARTS = 24, MOST = 1 << 15 };
-
-/* How ranks share a run; `pipe` is the slowest axis, and tensor the fastest. */
-typedef struct layout {
-    int pipe, data, tensor, stage;
-} layout;
-
-static const layout *now; /* of change */
-static zf_training how;   /* of it, besides */
-
-static zf_status change(zf_graph *g)
-{
-    zf_training t = how;
-    t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
-    t.tensor = now->tensor, t.sections.tensor = 2, t.stages.ranks = now->pipe;
-    t.zero.world = now->data, t.zero.stage = now->stage;
-    t.zero.micro_batches = PARTS / now->data, t.zero.sum = ZF_SUM_PARTS;
-    return zf_passes(g, &t);
-}
+enum { LAYERS = 4, PARTS = 24 };
 
 /* The text of a Llama whose embedding is its head, too; the caller frees it. */
 static char *model_text(void)
 {
-    zf_graph *g = zf_graph_new(NULL);
-    zf_error error = {ZF_OK, ""};
     zf_causal_config c;
-    char *text;
-    size_t size;
-    if (!g || !llm_config_load("15m", &c, &error)) abort();
+    zf_error error = {ZF_OK, ""};
+    if (!llm_config_load("15m", &c, &error)) abort();
     c.vocab = VOCAB, c.hidden = 16, c.layers = LAYERS, c.heads = 4, c.kv_heads = 2, c.width = 4;
     c.intermediate = 24, c.positions = 16, c.tied = true;
-    llm_build(g, &c, &(sample_shape){.batch = 1, .sequence = TOKENS}, SAMPLE_TRAIN);
-    size = zf_graph_text(g, NULL, 0) + 1;
-    if (!(text = malloc(size))) abort();
-    zf_graph_text(g, text, size);
-    zf_graph_free(g);
-    return text;
+    return text_of(&c);
 }
 
-static struct {
-    const char *load, *save; /* NULL: not */
-    int first, count;        /* steps */
-} task;                      /* of each rank */
-
-static void *run_rank(void *object)
+static void check_layouts(test *t, const layout *chain, int count)
 {
-    member *m = object;
-    zf_store *store = zf_program_store(m->program);
-    const int parts = PARTS / now->data, data = m->rank / now->tensor % now->data;
-    if (task.load && zf_load(store, task.load, NULL)) return NULL;
-    for (int step = task.first; step < task.first + task.count; step++)
-        for (int k = 0; k < parts; k++) {
-            feed(m->graph, m->program, k * now->data + data, step);
-            if (k + 1 < parts ? zf_micro(m->program) : zf_step(m->program)) return NULL;
-        }
-    if (task.save) zf_save(store, task.save, NULL);
-    return NULL;
-}
-
-/* A team of threads, whose allocator is not the one of the test, which one thread may call. */
-static void gather(test *t, team *m, const char *text, int world, zf_status (*pass)(zf_graph *))
-{
-    const zf_allocator counts = t->allocator;
-    t->allocator = (zf_allocator){.user = NULL};
-    team_new(t, m, text, world, false, pass);
-    t->allocator = counts;
-}
-
-/* What ranks in this layout do. The team remains. */
-static void run(test *t, team *m, const char *text, const layout *l)
-{
-    now = l;
-    gather(t, m, text, l->pipe * l->data * l->tensor, change);
-    for (int r = 0; r < m->world && !t->failed; r++)
-        if (pthread_create(&m->members[r].thread, NULL, run_rank, &m->members[r])) abort();
-    for (int r = 0; r < m->world && !t->failed; r++) pthread_join(m->members[r].thread, NULL);
-    for (int r = 0; r < m->world && !t->failed; r++) {
-        CHECK_TEXT(t, zf_program_error(m->programs[r]), "");
-        CHECK_TEXT(t, zf_store_error(zf_program_store(m->programs[r])), "");
-    }
-}
-
-/* Compares all parameters and states of two stores of one rank. */
-static void compare(test *t, zf_store *a, zf_store *b)
-{
-    static char x[8 * MOST], y[8 * MOST];
-    CHECK(t, zf_store_count(a) == zf_store_count(b) && zf_store_count(a) > 100);
-    for (int32_t k = 0; k < zf_store_count(a) && !t->failed; k++) {
-        const zf_stored s = zf_store_at(a, k);
-        const size_t bytes = (size_t)zf_shape_count(s.shape) * zf_dtype_size(s.dtype);
-        CHECK(t, bytes <= sizeof x);
-        OK(t, zf_store_read(a, s.name, x, bytes), zf_store_error(a));
-        OK(t, zf_store_read(b, s.name, y, bytes), zf_store_error(b));
-        if (memcmp(x, y, bytes)) test_fail(t, __FILE__, __LINE__, s.name, "other bits");
-    }
-}
-
-/* Ranks in each layout load what those in the one before have saved, take a step and save; one rank
- * has the bits of one that was never interrupted. */
-static void check_chain(test *t, const layout *chain, int count)
-{
-    static char at[2][300];
-    static team whole, some, last;
-    const layout one = {1, 1, 1, 0};
+    static const layout one = {1, 1, 1, 0, 0};
     char *text = model_text();
     test_defer(t, free, text);
-    test_defer(t, team_end, &whole);
-    test_defer(t, team_end, &last);
-    for (int k = 0; k < count && !t->failed; k++) {
-        snprintf(at[k % 2], sizeof at[0], "%s", test_path(k % 2 ? "layouts-1" : "layouts-0"));
-        task.load = k ? at[(k + 1) % 2] : NULL, task.save = at[k % 2];
-        task.first = k, task.count = 1;
-        run(t, &some, text, &chain[k]);
-        team_end(&some);
-    }
-    task.load = at[(count + 1) % 2], task.save = NULL, task.count = 0;
-    if (!t->failed) run(t, &last, text, &one);
-    task.load = NULL, task.first = 0, task.count = count;
-    if (!t->failed) run(t, &whole, text, &one);
-    if (t->failed) return;
-    compare(t, zf_program_store(whole.programs[0]), zf_program_store(last.programs[0]));
-    team_end(&last);
-    team_end(&whole);
+    check_chain(t, text, chain, count, &one);
 }
 
 TEST_ONCE(layouts_share_a_checkpoint)
 {
-    static const layout chain[] = {{2, 2, 2, 3}, {1, 1, 1, 0}, {2, 2, 2, 3},
-                                   {1, 8, 1, 2}, {2, 2, 2, 3}, {1, 4, 2, 0},
-                                   {2, 2, 2, 3}, {1, 3, 1, 1},
-                                   {4, 1, 2, 1}, {2, 3, 1, 3}, {2, 1, 2, 0}};
-    how = (zf_training){.clip = 0.5, .ema.decay = 0.9};
-    check_chain(t, chain, (int)(sizeof chain / sizeof *chain));
+    static const layout chain[] = {{2, 2, 2, 3, 0}, {1, 1, 1, 0, 0}, {2, 2, 2, 3, 0},
+                                   {1, 8, 1, 2, 0}, {2, 2, 2, 3, 0}, {1, 4, 2, 0, 0},
+                                   {2, 2, 2, 3, 0}, {1, 3, 1, 1, 0},
+                                   {4, 1, 2, 1, 0}, {2, 3, 1, 3, 0}, {2, 1, 2, 0, 0}};
+    parts_of_step = PARTS;
+    how = (zf_training){.clip = 0.5, .ema.decay = 0.9, .sections.tensor = 2};
+    check_layouts(t, chain, (int)(sizeof chain / sizeof *chain));
 }
 
 TEST_ONCE(layouts_share_a_checkpoint_of_16_bits)
 {
-    static const layout chain[] = {{2, 2, 2, 1}, {4, 2, 1, 3}, {1, 2, 2, 2}};
-    how = (zf_training){.precision = {.dtype = ZF_F16, .scale = 1024}, .clip = 0.5};
-    check_chain(t, chain, (int)(sizeof chain / sizeof *chain));
+    static const layout chain[] = {{2, 2, 2, 1, 0}, {4, 2, 1, 3, 0}, {1, 2, 2, 2, 0}};
+    parts_of_step = PARTS;
+    how = (zf_training){.precision = {.dtype = ZF_F16, .scale = 1024},
+                        .clip = 0.5,
+                        .sections.tensor = 2};
+    check_layouts(t, chain, (int)(sizeof chain / sizeof *chain));
 }
 
 /* ------------------------------------------------------------------------------- whole values */
@@ -200,11 +96,12 @@ static void *share_values(void *object)
 /* Of parameters of which ranks have parts, shards or nothing, all read what one rank has. */
 TEST_ONCE(layouts_read_and_write_whole_values)
 {
-    static const layout layouts[] = {{2, 2, 2, 3}, {4, 1, 1, 0}, {1, 2, 2, 0}, {1, 1, 1, 0}};
+    static const layout layouts[] = {{2, 2, 2, 3, 0}, {4, 1, 1, 0, 0}, {1, 2, 2, 0, 0}, {1, 1, 1, 0, 0}};
     static team some;
     char *text = model_text();
     test_defer(t, free, text);
-    how = (zf_training){.clip = 0.5};
+    parts_of_step = PARTS;
+    how = (zf_training){.clip = 0.5, .sections.tensor = 2};
     task.load = task.save = NULL, task.first = 0, task.count = 1;
     for (int k = 3; k >= 0 && !t->failed; k--) {
         run(t, &some, text, &layouts[k]);
@@ -224,13 +121,14 @@ TEST_ONCE(layouts_read_and_write_whole_values)
 /* What has no whole value, or not as much. */
 TEST_ONCE(layouts_refuse_what_is_not_whole)
 {
-    static const layout pair = {2, 1, 1, 0};
+    static const layout pair = {2, 1, 1, 0, 0};
     static team m;
     char *text = model_text();
     float values[VALUES];
     test_defer(t, free, text);
     test_defer(t, team_end, &m);
-    how = (zf_training){.clip = 0.5};
+    parts_of_step = PARTS;
+    how = (zf_training){.clip = 0.5, .sections.tensor = 2};
     task.load = task.save = NULL, task.count = 0;
     run(t, &m, text, &pair);
     if (t->failed) return;

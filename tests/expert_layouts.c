@@ -1,0 +1,46 @@
+/* One checkpoint for all layouts of a model with experts: ranks that share them, their layers or
+ * have some of these, at any stage of ZeRO, load what ranks in another layout have saved, and the
+ * bits are those of a run that was never interrupted. */
+#include "layouts.h"
+
+enum { PARTS = 8 };
+
+/* The text of a Mixtral of four experts, `dense`: the layers without, a bit each; the caller frees
+ * it. Choices are dropped by chance, and the router has losses. */
+static char *mixture_text(int64_t dense)
+{
+    zf_causal_config c;
+    zf_error error = {ZF_OK, ""};
+    if (!llm_config_load("moe-15m", &c, &error)) abort();
+    c.vocab = VOCAB, c.hidden = 16, c.layers = 2, c.heads = 2, c.kv_heads = 2, c.width = 8;
+    c.intermediate = c.expert_width = 24, c.positions = 16, c.tied = true, c.dense[0] = dense;
+    c.experts = 4;
+    c.of = (zf_causal_routing){.aux_loss = 0.02, .z_loss = 0.001, .capacity = 1.25, .random = 1};
+    return text_of(&c);
+}
+
+static void check_experts(test *t, int64_t dense, const layout *chain, int count)
+{
+    static const layout one = {1, 4, 1, 0, 1};
+    char *text = mixture_text(dense);
+    test_defer(t, free, text);
+    parts_of_step = PARTS;
+    how.clip = 0.5, how.sections.expert = 4;
+    check_chain(t, text, chain, count, &one);
+}
+
+TEST_ONCE(expert_layouts_share_a_checkpoint)
+{
+    static const layout chain[] = {{1, 4, 1, 3, 4}, {1, 4, 1, 0, 1}, {1, 8, 1, 3, 4},
+                                   {2, 4, 1, 3, 4}, {1, 4, 1, 1, 2}, {2, 4, 1, 0, 2}};
+    how = (zf_training){.ema.decay = 0.9};
+    check_experts(t, 0, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+/* The first stage has no layer of experts; layers are recomputed. */
+TEST_ONCE(expert_layouts_of_stages_without_experts)
+{
+    static const layout chain[] = {{2, 4, 1, 2, 4}, {2, 4, 1, 0, 1}, {2, 4, 1, 3, 2}};
+    how = (zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS};
+    check_experts(t, 1, chain, (int)(sizeof chain / sizeof *chain));
+}

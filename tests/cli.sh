@@ -50,3 +50,15 @@ total() {
     echo "$passed passed, $failed failed"
     [ "$failed" = 0 ]
 }
+
+# refuses NAME TEXT COMMAND...: it ends with 1 or 2, and the text is in its message.
+refuses() {
+    name=$1
+    text=$2
+    shift 2
+    check "$name" refused_as "$@"
+}
+refused_as() {
+    run "$@"
+    { [ $status = 1 ] || [ $status = 2 ]; } && grep -Fq -- "$text" "$work/err"
+}

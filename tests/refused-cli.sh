@@ -9,18 +9,6 @@ bert=build/bert gpt=build/gpt llm=build/llm
 golden=tests/golden data=docs/data
 . tests/cli.sh
 
-# refuses NAME TEXT COMMAND...: it ends with 1 or 2, and the text is in its message.
-refuses() {
-    name=$1
-    text=$2
-    shift 2
-    check "$name" says "$@"
-}
-says() {
-    run "$@"
-    { [ $status = 1 ] || [ $status = 2 ]; } && grep -Fq -- "$text" "$work/err"
-}
-
 # words: a folder with a tokenizer without merges; bpe: one with them, and random weights. rm: a reward
 # model; base: a model that predicts.
 mkdir "$work/words" "$work/bpe"
@@ -192,33 +180,6 @@ head='{"input_ids":{"dtype":"I64","shape":[0,4,16],"data_offsets":[0,0]}}'
 { printf '%b' "\\0$(printf %o ${#head})\\0\\0\\0\\0\\0\\0\\0" && printf %s "$head"; } > "$work/none.safetensors"
 refuses 'batches of nothing' 'input_ids is empty' "$gpt" pretrain --model $data/gpt.json --batch-file \
     "$work/none.safetensors" --steps 1
-
-# ---------------------------------------------------------------------------------- experts
-
-# experts OPTIONS...: a mixture of four experts on four ranks.
-experts() {
-    "$llm" pretrain --model $data/moe.json --corpus $data/stories.txt --vocab $data/vocab.txt --seq 16 --batch 4 \
-        --steps 1 --quiet --eval-batches 0 --ranks 4 "$@"
-}
-refuses 'ranks that do not divide experts' '3 ranks do not divide the 4 experts of' experts --ranks 3 --expert 3 --batch 3
-refuses 'experts on ranks that they do not divide' \
-    '--expert 3 must divide the 4 ranks along data, whose neighbours share experts' experts --expert 3
-refuses 'sections on ranks that they do not divide' \
-    '--sections expert=8 must divide the 4 ranks along data, whose neighbours share experts' experts --expert 4 \
-    --sections expert=8
-refuses 'sections that experts do not divide' '--sections expert=S: S must be a multiple of --expert' experts --expert 2 \
-    --sections expert=3
-refuses 'experts and sequences' '--expert and --context exclude each other' experts --expert 2 --context 2
-refuses 'experts in files of one rank' '--expert excludes files of one rank (--dump)' experts --expert 2 --dump "$work/d"
-refuses 'experts and memory' '--expert and --memory exclude each other' experts --expert 2 --memory 64M
-refuses 'shared experts of a model without any' 'there are no experts that ranks can share' "$llm" pretrain --model \
-    $data/llama.json --corpus $data/stories.txt --vocab $data/vocab.txt --seq 16 --batch 4 --steps 1 --quiet \
-    --eval-batches 0 --ranks 2 --expert 2
-refuses 'experts that pairs cannot share' '--expert is for pretrain and finetune' "$llm" dpo --model "$work/base" \
-    --tokenizer "$work/words" --data $data/pairs.jsonl --seq 20 --expert 2 --ranks 2
-refuses 'more rows than planned' 'times the mean of' experts --expert 4 --expert-rows 0.3
-check 'a run of experts' ends 0 experts --expert 4 --aux-loss 0.1 --save "$work/experts"
-check 'that goes on with its losses' ends 0 experts --expert 2 --aux-loss 0.1 --steps 2 --load "$work/experts"
 
 # ------------------------------------------------------------------------------------ adapters
 

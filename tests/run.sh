@@ -408,6 +408,7 @@ run_bert() {
 run_gpt() {
     suite sh tests/gpt-cli.sh build/gpt
     suite sh tests/refused-cli.sh
+    suite sh tests/experts-cli.sh build/llm
     suite sh tests/score-cli.sh build/llm
     suite sh tests/grpo-cli.sh build/llm
     suite sh tests/ppo-cli.sh build/llm

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ranks along pipe and tensor as processes: sh tests/mpi/stages.sh [PROGRAM [SEED]]
+# Ranks along pipe, tensor and expert as processes: sh tests/mpi/stages.sh [PROGRAM [SEED]]
 #
 # The bits are those of as many threads, and of one rank: of two layouts, and of six that are drawn.
 # Weights go in (--init) and out (--dump). Processes that were given different meshes, sections or
@@ -12,20 +12,21 @@ seed=${2:-$(date +%s)}
 echo "seed $seed"
 
 sed 's/"num_hidden_layers": 2/"num_hidden_layers": 4/' docs/data/llama.json > "$work/four.json"
+model=$work/four.json
 few="--corpus docs/data/stories.txt --vocab docs/data/vocab.txt --seq 16 --batch 8 --threads 1 --quiet"
 # processes OUT OPTIONS..., threads OUT OPTIONS...: of four ranks.
 processes() {
     out=$1
     shift
     # shellcheck disable=SC2086 # words
-    ends 0 mpirun -np 4 "$llm" pretrain --model "$work/four.json" $few --steps 2 --eval-batches 1 --dump "$work/$out" \
+    ends 0 mpirun -np 4 "$llm" pretrain --model "$model" $few --steps 2 --eval-batches 1 --dump "$work/$out" \
         "$@" && grep '^held out' "$work/out" > "$work/$out.held"
 }
 threads() {
     out=$1
     shift
     # shellcheck disable=SC2086 # words
-    ends 0 "$llm" pretrain --model "$work/four.json" $few --steps 2 --eval-batches 1 --dump "$work/$out" "$@" &&
+    ends 0 "$llm" pretrain --model "$model" $few --steps 2 --eval-batches 1 --dump "$work/$out" "$@" &&
         grep '^held out' "$work/out" > "$work/$out.held"
 }
 alike() { cmp "$work/$1" "$work/$2" && cmp "$work/$1.held" "$work/$2.held"; }
@@ -74,6 +75,19 @@ begins() {
 }
 check 'a checkpoint of processes' processes some --tensor 2 --pipe 2 --micro-batches 4 --zero 2 --save "$work/saved"
 check 'weights of a folder' begins
+
+# Experts of four processes: the bits of threads, and of ranks that have all experts.
+model=docs/data/moe.json
+share() {
+    processes many --precision f32 --sections expert=$most "$@" &&
+        threads few --ranks 4 --precision f32 --sections expert=$most "$@" && alike many few &&
+        threads all --ranks $most --precision f32 --sections expert=$most --micro-batches 2 --sum "$sum" && alike many all
+}
+most=4 sum=parts
+check 'experts' share --expert 4 --zero 3 --micro-batches 2
+most=2 sum=micro
+check 'experts in two stages' share --expert 2 --pipe 2 --zero 1 --micro-batches 2
+model=$work/four.json
 
 # differ TEXT OPTIONS ODD: three processes have OPTIONS, and the last one ODD.
 differ() {

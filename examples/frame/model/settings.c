@@ -379,13 +379,9 @@ static const char *wrong_experts(const settings *o)
     if (t->context > 1 || t->sections.context > 1)
         return "--expert and --context exclude each other";
     if (o->device.kind != DEVICE_CPU) return "--expert is for --device cpu";
-    if (settings_adapts(o)) return "--expert excludes --lora";
     if (o->memory) return "--expert and --memory exclude each other";
-    if (o->init && !o->load && t->expert > 1)
-        return "--expert shares what a checkpoint has: first --steps 0 --save DIR without it, then "
-               "--load DIR";
-    if (t->expert > 1 && (o->dump_grads || o->dump))
-        return "--expert excludes files of one rank (--dump)";
+    if (t->expert > 1 && o->dump_grads)
+        return "--expert excludes --dump-grads: ranks have parts of gradients";
     return NULL;
 }
 

@@ -272,7 +272,7 @@ $(TOOLS:%=$1/%): $1/%: $1/obj/tools/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 $(EXAMPLES:%=$1/%): $1/%: $1/obj/examples/%.o $1/libzeroflow.a
 	$$(LINK)
-$1/generate $1/rlhf: $1/obj/zeroflow_llm.o
+$1/chat $1/generate $1/rlhf: $1/obj/zeroflow_llm.o
 $(BENCHES:%=$1/%): $1/%: $1/obj/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 endef
@@ -447,7 +447,7 @@ test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan build/zf-opt build/zf-report
 test-bert:          build/bert
-test-gpt:           build/gpt build/llm build/bert
+test-gpt:           build/gpt build/llm build/bert build/chat
 test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/zf-report build/own_op build/rlhf build/models/gru build/tests
 test-consumers test-more-consumers: dist
 test-install: stage

@@ -34,6 +34,9 @@
  *     advantage   numbers of a batch of answers
  *     rollout     sampled answers to prompts
  *     reward      numbers for answers
+ *     examples    lines of JSON as tokens
+ *     tuning      examples as rows of tokens
+ *     tuner       a model of a folder, fine-tuned
  *
  * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
  * NULL or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8.
@@ -80,6 +83,9 @@ extern "C" {
 #include "llm/api/training/advantage.h"
 #include "llm/api/training/rollout.h"
 #include "llm/api/training/reward.h"
+#include "llm/api/training/examples.h"
+#include "llm/api/training/tuning.h"
+#include "llm/api/training/tuner.h"
 
 #ifdef __cplusplus
 }
@@ -161,6 +167,7 @@ extern "C" {
 #include "llm/generate/answer.c"
 #include "llm/generate/prompt.c"
 #include "llm/generate/answers.c"
+#include "llm/generate/talk.c"
 #include "llm/generate/generator.c"
 
 /* causal */
@@ -210,6 +217,12 @@ extern "C" {
 #include "llm/rollout/process.c"
 #include "llm/rollout/command.c"
 #include "llm/rollout/rewards.c"
+
+/* tuning */
+#include "llm/tuning/examples.c"
+#include "llm/tuning/batch.c"
+#include "llm/tuning/tuning.c"
+#include "llm/tuning/tuner.c"
 
 #ifdef ZFI_API_OF_PROGRAM
 #pragma GCC diagnostic pop

@@ -63,7 +63,7 @@ int main(int argc, char **argv)
     zf_estimate estimate = {0};
     zf_program_info info;
     session s;
-    causal_batch batch;
+    zf_causal_batch batch;
     double *times, tokens, median;
     if (!bench_options(argc, argv, all, 4, 3, NULL, &status)) return status;
     if (zf_options_default(&all[3], 1, "weight-decay", decay, &error)) return 1;
@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     if (o.llama) llama_config.attention_dropout = o.dropout;
     config.embedding_dropout = config.attention_dropout = config.residual_dropout = o.dropout;
     if (!session_open(&s, &d, &error) ||
-        !causal_batch_new(&batch, d.shape.batch, d.shape.sequence, false, &error))
+        !zf_causal_batch_new(&batch, d.shape.batch, d.shape.sequence, false, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     batch.labelled = batch.examples * batch.sequence;
     for (int64_t i = 0; i < batch.labelled; i++) {
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
         if (m.estimate) bench_print_estimate(&estimate, median);
     }
     free(times);
-    causal_batch_free(&batch);
+    zf_causal_batch_free(&batch);
     session_close(&s);
     return 0;
 }

@@ -88,7 +88,7 @@ static bool pass_open(pass *p, const options *o, const zf_causal_config *config,
 }
 
 /* What a policy's step takes of answers: the first ratios are near 1. */
-static zf_status feed_policy(session *s, const causal_batch *b, const float *numbers)
+static zf_status feed_policy(session *s, const zf_causal_batch *b, const float *numbers)
 {
     const size_t cells = (size_t)(b->examples * b->sequence);
     const float *advantage = numbers, *old = numbers + cells, *one = numbers + 2 * cells,
@@ -103,7 +103,7 @@ static zf_status feed_policy(session *s, const causal_batch *b, const float *num
 }
 
 /* Seconds of a step, or a negative number with *error. The parameters stay. */
-static double pass_run(pass *p, const options *o, const causal_batch *b, const float *numbers,
+static double pass_run(pass *p, const options *o, const zf_causal_batch *b, const float *numbers,
                        zf_error *error)
 {
     const float lr = 0;
@@ -118,7 +118,7 @@ static double pass_run(pass *p, const options *o, const causal_batch *b, const f
 }
 
 /* Rounds of both, after one that meets a cold memory. */
-static bool compare(pass p[2], const options *o, const causal_batch *b, const float *numbers,
+static bool compare(pass p[2], const options *o, const zf_causal_batch *b, const float *numbers,
                     pair *out, zf_error *error)
 {
     out->tokens = (double)(b->examples * b->sequence);
@@ -131,7 +131,7 @@ static bool compare(pass p[2], const options *o, const causal_batch *b, const fl
     return true;
 }
 
-static bool measure_passes(const options *o, const zf_causal_config *config, const causal_batch *b,
+static bool measure_passes(const options *o, const zf_causal_config *config, const zf_causal_batch *b,
                            const float *numbers, sample_purpose purpose, pair *out, zf_error *error)
 {
     const policy_graph policy = {.temperature = 1};
@@ -145,11 +145,11 @@ static bool measure_passes(const options *o, const zf_causal_config *config, con
 }
 
 /* Made-up tokens, and what a policy needs besides; false out of memory. */
-static bool make_up(const options *o, int64_t vocab, causal_batch *b, float **numbers,
+static bool make_up(const options *o, int64_t vocab, zf_causal_batch *b, float **numbers,
                     zf_error *error)
 {
     const int64_t cells = o->rows * o->sequence;
-    if (!causal_batch_new(b, o->rows, o->sequence, false, error)) return false;
+    if (!zf_causal_batch_new(b, o->rows, o->sequence, false, error)) return false;
     *numbers = calloc((size_t)(3 * cells + o->rows), sizeof **numbers);
     if (!*numbers) return false;
     b->labelled = cells;
@@ -315,7 +315,7 @@ int main(int argc, char **argv)
          texts = {.name = "answers", .first = "most_likely", .second = "sampled"};
     zf_error error = {ZF_OK, ""};
     zf_causal_config config;
-    causal_batch b = {.ids = NULL};
+    zf_causal_batch b = {.ids = NULL};
     float *numbers = NULL;
     int status;
     bool good;
@@ -327,7 +327,7 @@ int main(int argc, char **argv)
            measure_passes(&o, &config, &b, numbers, SAMPLE_EVALUATE, &scores, &error) &&
            measure_passes(&o, &config, &b, numbers, SAMPLE_TRAIN, &steps, &error) &&
            measure_answers(&o, &config, &texts, &error);
-    causal_batch_free(&b);
+    zf_causal_batch_free(&b);
     free(numbers);
     if (!good)
         return fprintf(stderr, "policy: %s\n", error.status ? error.text : "out of memory"), 1;

@@ -330,7 +330,7 @@ static void refuse_texts(test *t, const char *name, const char *bytes, size_t co
     zf_error got = {ZF_OK, ""};
     const char *path = test_path(name);
     zf_wordpiece *words = zf_wordpiece_open("docs/data/vocab.txt", NULL, &got);
-    const examples_desc e = {.words = words, .end = -1, .vocab = 1 << 16, .sequence = 16};
+    const zf_examples_desc e = {.words = words, .end = -1, .vocab = 1 << 16, .sequence = 16};
     const texts_desc d = {.examples = &e, .text = "text", .label = "label"};
     FILE *f = fopen(path, "wb");
     CHECK(t, f && words);

@@ -4,8 +4,8 @@
 #   - no circle of files, of which NAME.c and NAME.h count as one, nor one of folders;
 #   - no sample includes a file of another one;
 #   - zeroflow_llm.h includes zeroflow.h, all declarations in llm/api, and all of llm/base,
-#     wordpiece, text, jinja, chat, folder, generate, causal, family, mixture, models, losses and
-#     rollout, floor by floor; those files include only tables next to them;
+#     wordpiece, text, jinja, chat, folder, generate, causal, family, mixture, models, losses,
+#     rollout and tuning, floor by floor; those files include only tables next to them;
 #   - llm/ has no private name of zeroflow.h, prints nothing and never ends a program; nobody else has
 #     a private name of llm/.
 #
@@ -51,7 +51,7 @@ found=$(
         if (from[1] == "llm" && (to[2] != from[2] || $2 ~ /\.c$/))
             print $1 " includes " $2
     }'
-    [ "$(floors)" = 'api base wordpiece text jinja chat folder generate causal family mixture models losses rollout ' ] ||
+    [ "$(floors)" = 'api base wordpiece text jinja chat folder generate causal family mixture models losses rollout tuning ' ] ||
         echo "zeroflow_llm.h includes the floors $(floors)"
     grep -nE '\b(zfi|ZFI|zfd|ZFD)_|\b(v?printf|puts|putchar|perror|exit|abort|getenv)\(' \
         llm/*/*.[ch] llm/api/*/*.h

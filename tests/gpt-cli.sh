@@ -822,6 +822,30 @@ ends_early() { # at a word that generation_config.json, or a list in config.json
         [ "$(cat "$work/out")" = 'The bird sings in' ]
 }
 check 'a text ends as the files of its model say' ends_early
+# A program of 40 lines fine-tunes an adapter of a folder and talks by it; build/llm reads the adapter
+# and says the same.
+chat=$(dirname "$gpt")/chat
+says_by() { # TEXT COMMAND...: what it answers to two messages, a line each
+    text=$1
+    shift
+    printf 'the bird\nthe fish\n' | "$@" > "$work/out" 2> "$work/err" &&
+        [ "$(grep -v '^loss 0\.[0-4]' "$work/out" | tr '\n' '|')" = "$text" ]
+}
+talks() { # of a base that has learned other answers
+    sed 's/"vocab_size": 24/"vocab_size": 420/; s/: 40}/: 99}/' "$work/llama.json" > "$work/talks.json" &&
+        sed 's/sings/SW/; s/swims/sings/; s/SW/swims/' "$work/examples" > "$work/others" &&
+        ends 0 "$llm" pretrain --model "$work/talks.json" --data "$work/others" --tokenizer \
+            "$work/tokenizer" --seq 40 --batch 4 --lr 3e-3 --quiet --steps 60 --eval-batches 0 \
+            --save "$work/talks" && ends 0 "$llm" export --load "$work/talks" "$work/base" &&
+        says_by ' sings| swims|' "$chat" "$work/base" "$work/examples" 3e-3 "$work/talk" &&
+        says_by '>  sings|>  swims|> |' "$llm" chat --load "$work/base" --adapter "$work/talk" \
+            --temperature 0 --tokens 9 &&
+        ! says_by '>  sings|>  swims|> |' "$llm" chat --load "$work/base" --temperature 0 \
+            --tokens 9 &&
+        fails 1 "chat: $work/none: No such file or directory" "$chat" "$work/base" \
+            "$work/none" 3e-3 "$work/talk"
+}
+check 'a program of the library fine-tunes and talks' talks
 samples_as_said() { # by generation_config.json, unless the command line says otherwise
     ends 0 "$llm" export --load "$work/llama" "$work/said" || return 1
     ends 0 "$llm" generate --load "$work/said" --temperature 0 --tokens 9 'The bird' || return 1

@@ -12,7 +12,7 @@ enum { STEPS = 10, VOCAB = 97 };
 
 static void close_session(void *s) { session_close(s); }
 static void free_batches(void *f) { causal_batch_file_free(f); }
-static void free_batch(void *b) { causal_batch_free(b); }
+static void free_batch(void *b) { zf_causal_batch_free(b); }
 static void free_json(void *json) { zf_json_free(json); }
 
 /* The key's third of c_attn.bias has no gradient: it adds one number to all scores of a query. */
@@ -265,7 +265,7 @@ TEST_ONCE(gpt_generation_has_the_probabilities_of_training)
     static session s, writer;
     static causal_batch_file f;
     float logits[3][VOCAB];
-    const causal_batch *b;
+    const zf_causal_batch *b;
     double sum = 0;
     CHECK(t, open_batches(t, &f) && open_session(t, &s, &d));
     d.purpose = SAMPLE_ANSWER, d.share = &s;
@@ -447,11 +447,11 @@ TEST_ONCE(gpt_batches_of_a_text)
     int32_t ids[100], all = 0;
     causal_tokens text = {ids, 100, -1};
     zf_error error = {ZF_OK, ""};
-    static causal_batch b, again;
+    static zf_causal_batch b, again;
     for (int32_t i = 0; i < 100; i++) ids[i] = i;
-    CHECK(t, causal_batch_new(&b, 5, 7, false, &error));
+    CHECK(t, zf_causal_batch_new(&b, 5, 7, false, &error));
     test_defer(t, free_batch, &b);
-    CHECK(t, causal_batch_new(&again, 5, 7, false, &error));
+    CHECK(t, zf_causal_batch_new(&again, 5, 7, false, &error));
     test_defer(t, free_batch, &again);
     causal_batch_read(&b, &text, 12);
     CHECK(t, b.labelled == 35);

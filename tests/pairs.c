@@ -23,13 +23,13 @@ static void free_pairs(void *p) { pairs_free(p); }
 static void free_batch(void *b) { pairs_batch_free(b); }
 
 /* Loads two lines like this one with the style `name` or none. */
-static bool load_twice(const examples_desc *d, const char *style, const char *line, pairs *p,
+static bool load_twice(const zf_examples_desc *d, const char *style, const char *line, pairs *p,
                        zf_error *error)
 {
     char lines[2000];
     const char *path = test_path("pairs.jsonl");
     zf_chat chat = {.style = -1};
-    examples_desc with = *d;
+    zf_examples_desc with = *d;
     bool good;
     *error = (zf_error){ZF_OK, ""};
     if (style && !zf_chat_open(&chat, "tests/golden/chat/chatml", style, error)) return false;
@@ -73,7 +73,7 @@ TEST_ONCE(pairs_are_tokens_and_labels)
     };
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    examples_desc d = {.tokens = tokenizer, .end = 1};
+    zf_examples_desc d = {.tokens = tokenizer, .end = 1};
     pairs p;
     pairs_batch b;
     NEED(t, tokenizer, &error);
@@ -108,7 +108,7 @@ TEST_ONCE(pairs_end_where_their_last_token_is)
     static const char styles[] = ZF_CHAT_STYLES;
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    const examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 200};
+    const zf_examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 200};
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (const char *at = styles; *at && !t->failed; at += strspn(at, ", ")) {
@@ -210,7 +210,7 @@ TEST_ONCE(pairs_files_that_are_wrong)
     };
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    const examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 12};
+    const zf_examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 12};
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
@@ -226,7 +226,7 @@ TEST_ONCE(pairs_need_a_token_before_the_answer)
     static const char text[] = "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}";
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = zf_tokenizer_parse(text, sizeof text - 1, "two letters", &error);
-    const examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = 12};
+    const zf_examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = 12};
     pairs p;
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
@@ -245,7 +245,7 @@ TEST_ONCE(pairs_in_epochs)
     int n = 0, seen[PAIRS] = {0};
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    const examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
+    const zf_examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
     const char *path = test_path("pairs.jsonl");
     pairs p;
     pairs_batch b;

@@ -473,7 +473,7 @@ static double mean_of(test *t, const char *folder)
     pairs p;
     zf_error error = {ZF_OK, ""};
     zf_wordpiece *words = zf_wordpiece_open("docs/data/vocab.txt", NULL, &error);
-    const examples_desc d = {.words = words, .end = words ? zf_wordpiece_id(words, "[SEP]") : 0, .sequence = 20};
+    const zf_examples_desc d = {.words = words, .end = words ? zf_wordpiece_id(words, "[SEP]") : 0, .sequence = 20};
     const scorer_desc of = {.sample = &llm_sample, .folder = folder, .tokens = 20, .threads = 1};
     double sum = 0;
     bool good = words && pairs_load(&p, "docs/data/pairs.jsonl", &d, &error);

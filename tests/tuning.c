@@ -1,5 +1,5 @@
 /* Files of examples to fine-tune on: labels, rows of several, what is held out, messages. */
-#include "../examples/frame/data/tuning.h"
+#include "../examples/frame/data/causal_batch.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 #include "letters.h"
@@ -11,7 +11,7 @@ static void free_json(void *json) { zf_json_free(json); }
 
 /* A row as text: ids as letters (^ <s>, $ </s>), | before another segment, . where padding begins;
  * then the labels likewise. */
-static const char *row_of(const causal_batch *b, int64_t row)
+static const char *row_of(const zf_causal_batch *b, int64_t row)
 {
     static const char names[] = "^$~abcdefghijklmnopqrstuvwxyz[]A";
     static char out[200];
@@ -38,29 +38,29 @@ static void check_row(test *t, const zf_tokenizer *tokenizer, const char *style,
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_chat chat = {.style = -1};
-    examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = sequence};
-    tuning all;
-    causal_batch b;
+    zf_examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = sequence};
+    zf_tuning all;
+    zf_causal_batch b;
     snprintf(lines, sizeof lines, "%s\n\n%s", line, line);
     CHECK(t, write_lines(path, lines));
     if (style && !zf_chat_open(&chat, "tests/golden/chat/chatml", style, &error))
         OK(t, error.status, error.text);
     if (style) d.chat = &chat;
-    bool good = tuning_load(&all, path, &d, &error);
+    bool good = zf_tuning_load(&all, path, &d, &error);
     zf_chat_close(&chat);
     if (!good) {
         CHECK_TEXT(t, error.text, want);
         return;
     }
-    if (causal_batch_new(&b, 1, sequence, true, &error)) {
+    if (zf_causal_batch_new(&b, 1, sequence, true, &error)) {
         char got[200];
-        tuning_read(&all, &b, false, 1, 0);
+        zf_tuning_read(&all, &b, false, 1, 0);
         snprintf(got, sizeof got, "%s", row_of(&b, 0));
-        causal_batch_free(&b);
-        tuning_free(&all);
+        zf_causal_batch_free(&b);
+        zf_tuning_free(&all);
         CHECK_TEXT(t, got, want);
     } else {
-        tuning_free(&all);
+        zf_tuning_free(&all);
         OK(t, error.status, error.text);
     }
 }
@@ -214,17 +214,17 @@ TEST_ONCE(tuning_files_that_are_wrong)
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
+        zf_examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
         zf_chat chat = {.style = -1};
         char lines[400];
-        tuning all;
+        zf_tuning all;
         if (cases[k].style &&
             !zf_chat_open(&chat, "tests/golden/chat/chatml", cases[k].style, &error))
             OK(t, error.status, error.text);
         if (cases[k].style) d.chat = &chat;
         snprintf(lines, sizeof lines, "%s\n%s\n", cases[k].line, cases[k].line);
         CHECK(t, write_lines(path, lines));
-        CHECK(t, !tuning_load(&all, path, &d, &error));
+        CHECK(t, !zf_tuning_load(&all, path, &d, &error));
         zf_chat_close(&chat);
         if (!strstr(error.text, cases[k].says)) CHECK_TEXT(t, error.text, cases[k].says);
     }
@@ -236,17 +236,17 @@ TEST_ONCE(tuning_refuses_tokens_beyond_the_model)
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16, .vocab = 20};
-    tuning all;
+    zf_examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16, .vocab = 20};
+    zf_tuning all;
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     CHECK(t, write_lines(path, "{\"prompt\": \"c\", \"response\": \"e\"}\n"
                                "{\"prompt\": \"e\", \"response\": \"cq\"}\n"));
     CHECK(t, zf_tokenizer_size(tokenizer) > 20 && zf_tokenizer_id(tokenizer, "q") == 19);
-    if (!tuning_load(&all, path, &d, &error)) OK(t, error.status, error.text);
-    tuning_free(&all);
+    if (!zf_tuning_load(&all, path, &d, &error)) OK(t, error.status, error.text);
+    zf_tuning_free(&all);
     d.vocab = 19;
-    CHECK(t, !tuning_load(&all, path, &d, &error));
+    CHECK(t, !zf_tuning_load(&all, path, &d, &error));
     CHECK_TEXT(t, error.text + strlen(path),
                ": line 2: the token \"q\" of the text has the id 19, and the model has only 19 "
                "ids: it needs the tokenizer that it was trained with");
@@ -254,12 +254,12 @@ TEST_ONCE(tuning_refuses_tokens_beyond_the_model)
 
 /* Loads the lines without a style, in rows of `sequence` tokens. */
 static bool load_lines(const zf_tokenizer *tokenizer, const char *lines, int64_t sequence,
-                       tuning *all, zf_error *error)
+                       zf_tuning *all, zf_error *error)
 {
     const char *path = test_path("tuning.jsonl");
-    const examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = sequence};
+    const zf_examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = sequence};
     *error = (zf_error){ZF_OK, ""};
-    return write_lines(path, lines) && tuning_load(all, path, &d, error);
+    return write_lines(path, lines) && zf_tuning_load(all, path, &d, error);
 }
 
 /* The digests tell texts apart that have the same tokens and labels in other examples. */
@@ -274,18 +274,18 @@ TEST_ONCE(tuning_counts_and_digests)
                                 "{\"prompt\": \"a\", \"response\": \"c\"}\n";
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    tuning a, b;
+    zf_tuning a, b;
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     CHECK(t, load_lines(tokenizer, one, 8, &a, &error) && !a.cut && !a.left_out);
     CHECK(t, load_lines(tokenizer, one, 8, &b, &error) && a.begins == b.begins);
-    tuning_free(&b);
+    zf_tuning_free(&b);
     CHECK(t, load_lines(tokenizer, other, 8, &b, &error));
     CHECK(t, a.tokens == b.tokens && a.digest != b.digest && a.begins != b.begins);
-    tuning_free(&a), tuning_free(&b);
+    zf_tuning_free(&a), zf_tuning_free(&b);
     CHECK(t, load_lines(tokenizer, long_, 8, &a, &error));
     CHECK(t, a.examples == 2 && a.cut == 1 && a.left_out == 1);
-    tuning_free(&a);
+    zf_tuning_free(&a);
 }
 
 /* What is no text is an error of its line, and a byte order mark is no part of it. */
@@ -318,11 +318,11 @@ TEST_ONCE(tuning_files_that_are_no_text)
 }
 
 /* Marks the examples that rows have, which begin with letters: how often each. */
-static void count_examples(const tuning *all, causal_batch *b, bool held_out, int64_t first,
+static void count_examples(const zf_tuning *all, zf_causal_batch *b, bool held_out, int64_t first,
                            int64_t rows, int seen[100])
 {
     for (int64_t at = first; at < first + rows; at++) {
-        tuning_read(all, b, held_out, 7, at);
+        zf_tuning_read(all, b, held_out, 7, at);
         for (int64_t i = 0; i < b->sequence; i++)
             if (b->segments[i] && !b->positions[i])
                 seen[(b->ids[i + 1] - 5) * 10 + (b->ids[i + 2] - 5)]++;
@@ -336,7 +336,7 @@ TEST_ONCE(tuning_packs_all_examples)
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16};
+    zf_examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16};
     size_t n = 0;
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
@@ -346,14 +346,14 @@ TEST_ONCE(tuning_packs_all_examples)
                               'c' + e % 10, 1 + e * 7 % 11, "zzzzzzzzzzzzzzzz");
     CHECK(t, write_lines(path, lines));
     for (int alone = 0; alone < 2; alone++) {
-        tuning all;
-        causal_batch b = {.ids = NULL};
+        zf_tuning all;
+        zf_causal_batch b = {.ids = NULL};
         int seen[2][100] = {{0}}, held[100] = {0}, once = 0;
         int32_t orders[2] = {0};
         bool good, whole = true;
         int64_t rows, of_rows, count;
         d.alone = alone;
-        good = tuning_load(&all, path, &d, &error) && causal_batch_new(&b, 1, 16, true, &error);
+        good = zf_tuning_load(&all, path, &d, &error) && zf_causal_batch_new(&b, 1, 16, true, &error);
         if (!good) {
             OK(t, error.status, error.text);
             return;
@@ -361,7 +361,7 @@ TEST_ONCE(tuning_packs_all_examples)
         rows = all.train.count, count = all.tokens, of_rows = all.held_out;
         for (int epoch = 0; epoch < 2; epoch++) {
             count_examples(&all, &b, false, epoch * rows, rows, seen[epoch]);
-            tuning_read(&all, &b, false, 7, epoch * rows);
+            zf_tuning_read(&all, &b, false, 7, epoch * rows);
             orders[epoch] = b.ids[1] * 100 + b.ids[2];
         }
         count_examples(&all, &b, true, 0, all.test.count, held);
@@ -369,8 +369,8 @@ TEST_ONCE(tuning_packs_all_examples)
             whole = whole && seen[0][e] + held[e] == 1 && seen[1][e] == seen[0][e];
             once += held[e];
         }
-        causal_batch_free(&b);
-        tuning_free(&all);
+        zf_causal_batch_free(&b);
+        zf_tuning_free(&all);
         CHECK(t, whole && once == of_rows && of_rows == 5);
         CHECK(t, orders[0] != orders[1]);
         /* Of 5 to 15 tokens each: those above 11 are alone, of the others two fill a row. */
@@ -385,10 +385,10 @@ TEST_ONCE(tuning_held_out_rows_are_mixed)
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    examples_desc d = {
+    zf_examples_desc d = {
         .tokens = tokenizer, .end = 1, .sequence = 16, .alone = true, .evaluates = true};
-    tuning all;
-    causal_batch b = {.ids = NULL};
+    zf_tuning all;
+    zf_causal_batch b = {.ids = NULL};
     int64_t least = 16;
     size_t n = 0;
     NEED(t, tokenizer, &error);
@@ -398,17 +398,17 @@ TEST_ONCE(tuning_held_out_rows_are_mixed)
                               "{\"prompt\": \"q\", \"response\": \"%.*s\"}\n", e < 20 ? 12 : 2,
                               "zzzzzzzzzzzzzzzz");
     CHECK(t, write_lines(path, lines));
-    if (!tuning_load(&all, path, &d, &error)) OK(t, error.status, error.text);
-    if (causal_batch_new(&b, 1, 16, true, &error)) {
+    if (!zf_tuning_load(&all, path, &d, &error)) OK(t, error.status, error.text);
+    if (zf_causal_batch_new(&b, 1, 16, true, &error)) {
         for (int64_t at = 0; at < 20; at++) {
             int64_t length = 0;
-            tuning_read(&all, &b, true, 1, at);
+            zf_tuning_read(&all, &b, true, 1, at);
             while (length < 16 && b.segments[length]) length++;
             if (length < least) least = length;
         }
-        causal_batch_free(&b);
+        zf_causal_batch_free(&b);
     }
-    tuning_free(&all);
+    zf_tuning_free(&all);
     OK(t, error.status, error.text);
     CHECK(t, least < 10);
 }
@@ -416,11 +416,11 @@ TEST_ONCE(tuning_held_out_rows_are_mixed)
 /* ------------------------------------------------------------------------------------ steps */
 
 /* Three texts, in a row each, or all in the first. */
-static bool fill_batch(causal_batch *b, int64_t rows, zf_error *error)
+static bool fill_batch(zf_causal_batch *b, int64_t rows, zf_error *error)
 {
     static const int32_t lengths[] = {5, 4, 3};
     int64_t at = 0;
-    if (!causal_batch_new(b, rows, 12, true, error)) return false;
+    if (!zf_causal_batch_new(b, rows, 12, true, error)) return false;
     for (int64_t i = 0; i < rows * 12; i++)
         b->ids[i] = b->segments[i] = b->positions[i] = 0, b->labels[i] = -100;
     for (int32_t text = 0; text<3; text++, at += rows> 1 ? 12 - at % 12 : 0)
@@ -439,11 +439,11 @@ static bool train(session_desc d, int64_t rows, double loss[3], zf_error *error)
 {
     const float lr = 0.5f;
     session s;
-    causal_batch b = {.ids = NULL};
+    zf_causal_batch b = {.ids = NULL};
     zf_status status = ZF_OK;
     d.shape = (sample_shape){.batch = rows, .sequence = 12, .rows = SAMPLE_PACKED};
     if (!fill_batch(&b, rows, error)) return false;
-    if (!session_open(&s, &d, error)) return causal_batch_free(&b), false;
+    if (!session_open(&s, &d, error)) return zf_causal_batch_free(&b), false;
     for (int k = 0; k < 3 && !status; k++) {
         status = session_feed(&s, &b, false);
         if (!status) status = zf_write(s.program, s.lr, &lr, sizeof lr);
@@ -453,7 +453,7 @@ static bool train(session_desc d, int64_t rows, double loss[3], zf_error *error)
     if (status)
         error->status = status, snprintf(error->text, 200, "%.150s", zf_program_error(s.program));
     session_close(&s);
-    causal_batch_free(&b);
+    zf_causal_batch_free(&b);
     return !status;
 }
 
@@ -499,9 +499,9 @@ TEST(tuning_rows_of_a_text_keep_documents_apart)
     static const int32_t segments[] = {1, 1, 1, 2, 3, 1, 1, 1, 2, 2};
     static const int32_t positions[] = {0, 1, 2, 0, 0, 0, 1, 2, 0, 1};
     const causal_tokens text = {id, sizeof id / sizeof *id, 2};
-    causal_batch b;
+    zf_causal_batch b;
     zf_error error = {ZF_OK, ""};
-    OK(t, !causal_batch_new(&b, 2, 5, true, &error), error.text);
+    OK(t, !zf_causal_batch_new(&b, 2, 5, true, &error), error.text);
     for (int again = 0; again < 2; again++) {
         causal_batch_read(&b, &text, 0);
         CHECK(t, !memcmp(b.labels, labels, sizeof labels) && b.labelled == 7);
@@ -514,11 +514,11 @@ TEST(tuning_rows_of_a_text_keep_documents_apart)
         CHECK(t, (b.labels[k] == -100) == ends);
         CHECK(t, (b.positions[k] == 0) == (first || b.ids[k - 1] == 2));
     }
-    causal_batch_free(&b);
-    OK(t, !causal_batch_new(&b, 2, 5, false, &error), error.text);
+    zf_causal_batch_free(&b);
+    OK(t, !zf_causal_batch_new(&b, 2, 5, false, &error), error.text);
     causal_batch_read(&b, &text, 0);
     CHECK(t, b.labels[2] == 2 && b.labelled == 10 && !b.segments);
-    causal_batch_free(&b);
+    zf_causal_batch_free(&b);
 }
 
 /* ------------------------------------------------------------------------------------ labels */
@@ -550,7 +550,7 @@ static void show_labels(const int32_t *ids, const bool *labelled, size_t count, 
 }
 
 /* One conversation with its labels by TRL. */
-static void check_labels(test *t, const examples_desc *d, const char *name, const zf_json *golden)
+static void check_labels(test *t, const zf_examples_desc *d, const char *name, const zf_json *golden)
 {
     enum { MOST = 200 };
     const char *path = test_path("labels.jsonl");
@@ -559,7 +559,7 @@ static void check_labels(test *t, const examples_desc *d, const char *name, cons
     char got[2000], want[2000];
     size_t count = 0;
     zf_error error = {ZF_OK, ""};
-    tuning all;
+    zf_tuning all;
     FILE *f = fopen(path, "wb");
     const zf_json *mark = zf_json_first(zf_json_member(golden, "labelled"));
     for (const zf_json *v = zf_json_first(zf_json_member(golden, "ids")); v && count < MOST;
@@ -572,14 +572,14 @@ static void check_labels(test *t, const examples_desc *d, const char *name, cons
     NEED(t, f, &error);
     for (int k = 0; k < 2; k++) write_example(f, zf_json_member(golden, "messages"));
     CHECK(t, !fclose(f));
-    if (!tuning_load(&all, path, d, &error)) {
+    if (!zf_tuning_load(&all, path, d, &error)) {
         if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
         CHECK(t, !any && strstr(error.text, "0 examples"));
         return;
     }
     show_labels(ids, labelled, count, want, sizeof want);
     show_labels(all.ids, all.labelled, (size_t)all.at[1], got, sizeof got);
-    tuning_free(&all);
+    zf_tuning_free(&all);
     if (strcmp(got, want)) test_fail(t, __FILE__, __LINE__, "differs", name);
     CHECK_TEXT(t, got, want);
 }
@@ -599,7 +599,7 @@ TEST_ONCE(tuning_labels_are_those_of_trl)
         if (!tokenizer) OK(t, error.status, error.text);
         for (const zf_json *k = zf_json_first(v); k && !t->failed; k = zf_json_next(k)) {
             zf_chat chat;
-            const examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = 256, .chat = &chat};
+            const zf_examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = 256, .chat = &chat};
             snprintf(path, sizeof path, LABELS "%s", zf_json_key(k, NULL));
             bool good = zf_chat_open(&chat, "tests/golden/chat/chatml", path, &error);
             for (const zf_json *c = zf_json_first(k); c && good && !t->failed; c = zf_json_next(c))

@@ -43,7 +43,9 @@ makes_model() {
             for (i = 0; i < 37; i++)
                 printf "%s\"%c\": %d", i ? ", " : "", i < 26 ? 97 + i : i == 26 ? 32 : 21 + i, i
             print "}}}"
-        }' > "$work/model/tokenizer.json"
+        }' > "$work/model/tokenizer.json" &&
+        printf '%s' '{"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}' \
+            > "$work/model/tokenizer_config.json"
 }
 
 # Every file that was installed, and nothing else.
@@ -156,6 +158,13 @@ check 'another one' clang $strict -O0 -I. examples/generate.c -DZF_WITHOUT_PCRE2
     -o "$work/generate" $link
 check 'goes on with a text' gives 0 '^the bird   n w r v s 2 n n w r m s j j j 2 j z 6$' \
     "$work/generate" "$work/model" 'the bird'
+check 'a third one, with the shipped headers' clang $strict -O0 -idirafter dist examples/chat.c \
+    -DZF_WITHOUT_PCRE2 -o "$work/chat" $link
+learns_and_talks() {
+    printf '{"prompt": "%s", "response": "sings"}\n' 'the bird' 'a bird' 'birds' > "$work/chats" &&
+        gives 0 '^loss 0\.' "$work/chat" "$work/model" "$work/chats" 1e-2 "$work/adapter" < /dev/null
+}
+check 'fine-tunes an adapter' learns_and_talks
 check 'compile_commands.json' by_their_entries
 # Where processors have AMX, gdb 13 cannot.
 if gdb -nx -batch -ex 'break exit' -ex run -ex 'print 41 + (int)abs(1)' true 2>&1 |

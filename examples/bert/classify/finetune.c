@@ -26,7 +26,7 @@ bool classify_load(dataset *d, texts *t, const settings *o, const zf_config_fact
                    const texts_desc *desc, zf_error *error)
 {
     const zf_wordpiece_options options = tokenizing_options(&o->words);
-    examples_desc e = {.end = -1,
+    zf_examples_desc e = {.end = -1,
                        .vocab = *facts->vocab,
                        .sequence = o->seq,
                        .evaluates = o->evaluates};
@@ -128,7 +128,7 @@ static const void *read_batch(void *user, int64_t step)
     for (int64_t row = 0; row < b->rows; row++) {
         const int64_t at = step * b->rows + row;
         int64_t text = -1;
-        if (!r->held_out) text = t->order[t->held_out + examples_drawn(at, trained, r->data->seed)];
+        if (!r->held_out) text = t->order[t->held_out + zf_examples_drawn(at, trained, r->data->seed)];
         else if (at < t->held_out) text = t->order[at];
         classify_batch_put(b, t, row, text);
     }

@@ -8,7 +8,7 @@
 typedef struct reader {
     texts *t;
     const texts_desc *d;
-    examples_text text;
+    zf_examples_text text;
     zf_ids first, row;
     int32_t cls, sep;
     zf_error *error;
@@ -21,7 +21,7 @@ static bool out_of_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "o
 /* The tokens around a text. */
 static bool find_frame(reader *r)
 {
-    const examples_desc *e = r->d->examples;
+    const zf_examples_desc *e = r->d->examples;
     zf_ids ids = {.at = NULL};
     bool good = true;
     if (e->words) {
@@ -44,7 +44,7 @@ static bool encode(reader *r, const char *text, size_t bytes, const char *column
 {
     zf_text_clear(&r->text.text);
     zf_text_add(&r->text.text, text, bytes);
-    if (!examples_encode(&r->text, 0, r->error) || !examples_ids_fit(&r->text, r->error)) return false;
+    if (!zf_examples_encode(&r->text, 0, r->error) || !zf_examples_ids_fit(&r->text, r->error)) return false;
     return r->text.ids.count || fail(r->error, ZF_ERR_FORMAT, "\"%s\" is empty", column);
 }
 
@@ -282,13 +282,13 @@ bool texts_load(texts *t, const char *path, const texts_desc *d, zf_error *error
     if (good) {
         const bool tabs = ends_in(path, ".tsv");
         good = tabs || ends_in(path, ".csv") ? read_csv(&r, path, tabs ? '\t' : ',')
-                                             : examples_read(path, take_object, &r, error);
+                                             : zf_examples_read(path, take_object, &r, error);
     }
-    examples_text_free(&r.text), zf_ids_free(&r.first);
+    zf_examples_text_free(&r.text), zf_ids_free(&r.first);
     if (good && t->count < least)
         good = fail(error, ZF_ERR_FORMAT, "%.400s has %lld texts, and %lld are needed", path,
                     (long long)t->count, (long long)least);
-    good = good && (t->order = examples_order(d->examples, t->count, &t->held_out, error));
+    good = good && (t->order = zf_examples_order(d->examples, t->count, &t->held_out, error));
     if (!good) texts_free(t);
     return good;
 }

@@ -7,12 +7,12 @@
 #ifndef BERT_TEXTS_H
 #define BERT_TEXTS_H
 
-#include "../../frame/data/examples.h"
+#include "../../../zeroflow_llm.h"
 #include "../model.h"
 
 typedef struct texts_desc {
     const char *text, *pair, *label; /* names of columns, or of members; NULL: there is none */
-    const examples_desc *examples;   /* the tokenizer; sequence, at which texts are cut */
+    const zf_examples_desc *examples;   /* the tokenizer; sequence, at which texts are cut */
     bool two_separators;             /* between two texts */
 } texts_desc;
 

@@ -23,7 +23,6 @@ typedef struct writer {
     zf_answer_desc how;    /* of all answers */
     zf_answer *rows;
     int64_t count, room, shown; /* rows; allocated ones; those that have been printed */
-    zf_sampler sampler;         /* of chat */
     bool framed;                /* prompts are messages of a chat */
 } writer;
 
@@ -232,7 +231,6 @@ static void close_writer(writer *w)
 {
     for (int64_t k = 0; k < w->count; k++) zf_answer_free(&w->rows[k]);
     free(w->rows);
-    zf_sampler_close(&w->sampler);
     zf_wordpiece_free(w->words);
     zf_tokenizer_free(w->tokens);
     zf_chat_close(&w->chat);
@@ -374,107 +372,51 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
 
 /* ---------------------------------------------------------------------------------- chat */
 
-enum { MESSAGES = 256, CHAT_CHUNK = 64 };
+enum { CHAT_CHUNK = 64 };
 
-typedef struct talk {
-    writer *w;
-    request q;
-    zf_chat_message messages[MESSAGES]; /* texts of their own */
-    size_t count;
-    zf_ids seen; /* the tokens in the caches */
-} talk;
+static void show_turn(void *user, zf_answer *a) { show(user, a); }
 
-static void forget(talk *c, size_t from)
+/* Answers the messages so far. */
+static bool answer(writer *w, const request *q, zf_talk *talk, zf_error *error)
 {
-    while (c->count > from) free((void *)(uintptr_t)c->messages[--c->count].text);
-}
-
-static bool say(talk *c, const char *role, const char *text, size_t bytes, zf_error *error)
-{
-    char *copy = malloc(bytes + 1);
-    if (!copy) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    memcpy(copy, text, bytes), copy[bytes] = 0;
-    c->messages[c->count++] = (zf_chat_message){role, copy, bytes};
-    return true;
-}
-
-/* Begins the answer's row: the chat as tokens. */
-static bool begin_answer(talk *c, zf_answer *r, zf_error *error)
-{
-    writer *w = c->w;
-    zf_json *conversation = zf_chat_of(c->messages, c->count, error);
-    bool good = conversation && zf_answer_prompt_chat(&w->how, conversation, &r->ids, error);
-    zf_json_free(conversation);
-    r->given = r->ids.count;
-    if (good && (int64_t)r->ids.count + c->q.tokens > w->context)
-        good = fail(error, ZF_ERR_LIMIT,
-                    "this chat has %lld tokens, and with %lld for the answer there are more than "
-                    "the context of %lld: /new begins another one",
-                    (long long)r->ids.count, (long long)c->q.tokens, (long long)w->context);
-    return good && zf_answer_begin(r, &w->how, error);
-}
-
-/* Writes the answer to the messages so far. What the caches have of them is not computed again. */
-static bool answer(talk *c, zf_answer *r, zf_error *error)
-{
-    writer *w = c->w;
-    size_t same = 0;
-    int32_t id;
-    if (!begin_answer(c, r, error)) return false;
-    r->owner = zf_sampler_owner(r->ids.at, r->given, 0);
-    while (same < c->seen.count && same + 1 < r->ids.count && c->seen.at[same] == r->ids.at[same])
-        same++;
-    c->seen.count = (size_t)zf_decoder_rewind(&w->decoder.steps, 0, (int64_t)same);
-    for (int64_t n = 0; n < c->q.tokens && !r->done; n++) {
-        const int32_t *next = r->ids.at + c->seen.count;
-        const int64_t count = (int64_t)(r->ids.count - c->seen.count);
-        if (!zf_decoder_add(&w->decoder.steps, &next, &count, error)) return false;
-        while (c->seen.count < r->ids.count) zf_ids_add(&c->seen, r->ids.at[c->seen.count]);
-        if (c->seen.failed) return fail(error, ZF_ERR_NOMEM, "out of memory");
-        id = zf_sampler_draw(&w->sampler, w->decoder.steps.logits, r->ids.at, (int64_t)r->ids.count,
-                             zf_sampler_dice((uint64_t)c->q.seed, r->owner, (int64_t)r->ids.count));
-        if (!zf_answer_put(r, &w->how, id, error)) return false;
-        show(w, r);
-    }
-    if (!r->done && !zf_answer_put(r, &w->how, -1, error)) return false;
-    r->done = true;
-    show(w, r);
-    printf("\n");
-    return say(c, "assistant", r->text.at ? r->text.at : "", r->text.count, error);
+    const zf_answers_desc d = {.decoder = &w->decoder.steps,
+                               .how = &w->how,
+                               .sampling = q->how,
+                               .seed = (uint64_t)q->seed,
+                               .tokens = q->tokens,
+                               .show = show_turn,
+                               .user = w};
+    zf_answer a = {.given = 0};
+    const bool good = zf_talk_answer(talk, &d, &a, error);
+    if (good) printf("\n");
+    zf_answer_free(&a);
+    return good;
 }
 
 /* Reads messages, a line each, and answers them, until there are no more. A chat that does not
  * go on is said, and its last message forgotten. */
-static bool converse(talk *c, const char *system, zf_error *error)
+static bool converse(writer *w, const request *q, zf_talk *talk, zf_error *error)
 {
+    const char *system = q->system;
     char *line = NULL;
     size_t room = 0;
     ssize_t bytes;
-    if (system && !say(c, "system", system, strlen(system), error)) return false;
+    if (system && !zf_talk_say(talk, "system", system, strlen(system), error)) return false;
     while (!error->status &&
            (printf("> "), fflush(stdout), bytes = getline(&line, &room, stdin)) >= 0) {
-        size_t n = strcspn(line, "\r\n"), before = c->count;
-        zf_answer r = {.given = 0};
+        const size_t n = strcspn(line, "\r\n"), before = talk->count;
         zf_error here = {ZF_OK, ""};
-        bool good;
         if ((size_t)bytes > n && !line[n]) {
             fail(error, ZF_ERR_FORMAT, "a line has a NUL byte");
             break;
         }
         line[n] = 0;
-        if (!strcmp(line, "/new")) forget(c, system ? 1 : 0);
+        if (!strcmp(line, "/new")) zf_talk_forget(talk, system ? 1 : 0);
         if (!n || !strcmp(line, "/new")) continue;
-        if (c->count + 2 > MESSAGES)
-            good = fail(&here, ZF_ERR_LIMIT,
-                        "a chat has at most %d messages: "
-                        "/new begins another one",
-                        MESSAGES);
-        else good = say(c, "user", line, n, &here) && answer(c, &r, &here);
-        zf_answer_free(&r);
-        if (good) continue;
-        forget(c, before);
+        if (zf_talk_say(talk, "user", line, n, &here) && answer(w, q, talk, &here)) continue;
+        zf_talk_forget(talk, before);
         if (here.status != ZF_ERR_LIMIT) *error = here;
-        else fprintf(stderr, "%s\n", here.text);
+        else fprintf(stderr, "%s: /new begins another one\n", here.text);
     }
     free(line);
     if (!error->status) printf("\n");
@@ -483,8 +425,9 @@ static bool converse(talk *c, const char *system, zf_error *error)
 
 int causal_chat(const sample_model *sample, int argc, char **argv)
 {
-    talk c = {.count = 0};
-    const command_tables tables = request_tables(&c.q, chat_rows);
+    request q = {.seed = 0};
+    zf_talk talk = {.count = 0};
+    const command_tables tables = request_tables(&q, chat_rows);
     zf_config_any config = {{0}};
     const zf_config_facts facts = zf_config_facts_of(sample->config(), &config);
     writer *w;
@@ -493,28 +436,24 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     bool good;
     if (!command_options(argc, argv, "chat --load DIR [OPTIONS]", &tables, NULL, &status))
         return status;
-    if (!c.q.chat) c.q.chat = "auto";
-    if (!c.q.from.load) return command_usage_error(argv, folder_is_missing);
-    if (!strcmp(c.q.chat, "none"))
+    if (!q.chat) q.chat = "auto";
+    if (!q.from.load) return command_usage_error(argv, folder_is_missing);
+    if (!strcmp(q.chat, "none"))
         return command_usage_error(argv, "messages need a style: --chat auto, or its name");
-    if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
-    w->stops = c.q.stop, w->count = 1;
-    good = session_config(sample, c.q.from.load, c.q.from.adapter, &config, &error) &&
-           read_generation(w, &c.q, &tables, &facts, &error) &&
-           zf_config_set_weights(sample->config(), &config, c.q.from.weights, &error) &&
-           open_tokenizer(w, &c.q, *facts.vocab, &error);
+    if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
+    w->stops = q.stop, w->count = 1;
+    good = session_config(sample, q.from.load, q.from.adapter, &config, &error) &&
+           read_generation(w, &q, &tables, &facts, &error) &&
+           zf_config_set_weights(sample->config(), &config, q.from.weights, &error) &&
+           open_tokenizer(w, &q, *facts.vocab, &error);
     w->context = zf_config_positions(sample->config(), &config);
-    if (c.q.context < w->context) w->context = c.q.context;
+    if (q.context < w->context) w->context = q.context;
     if (good) {
-        good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&
-               (zf_sampler_open(&w->sampler, &c.q.how, w->decoder.steps.vocab) ||
-                fail(&error, ZF_ERR_NOMEM, "out of memory")) &&
-               converse(&c, c.q.system, &error);
-        if (error.status == ZF_ERR_NAN) zf_decoder_blame(&w->decoder.steps, &error);
+        good = open_decoder(w, &q, sample, &config, CHAT_CHUNK, &error) &&
+               converse(w, &q, &talk, &error);
         decoder_close(&w->decoder);
     }
-    forget(&c, 0);
-    zf_ids_free(&c.seen);
+    zf_talk_free(&talk);
     w->count = 0;
     close_writer(w);
     return good ? EXIT_GOOD : command_error("%s", error.text);

@@ -6,32 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, bool packed,
-                      zf_error *error)
-{
-    size_t count = (size_t)(examples * sequence);
-    *b = (causal_batch){.examples = examples, .sequence = sequence};
-    b->ids = malloc(count * sizeof *b->ids);
-    b->labels = malloc(count * sizeof *b->labels);
-    b->segments = packed ? malloc(count * sizeof *b->segments) : NULL;
-    b->positions = packed ? malloc(count * sizeof *b->positions) : NULL;
-    if (b->ids && b->labels && (!packed || (b->segments && b->positions))) return true;
-    causal_batch_free(b);
-    return fail(error, ZF_ERR_NOMEM, "out of memory");
-}
-
-void causal_batch_free(causal_batch *b)
-{
-    free(b->ids);
-    free(b->labels);
-    free(b->mask);
-    free(b->segments);
-    free(b->positions);
-    *b = (causal_batch){.ids = NULL};
-}
-
 /* Keeps the texts of a row apart: the token after an end is of the next one, and no label. */
-static void split(causal_batch *b, int64_t row, int32_t end)
+static void split(zf_causal_batch *b, int64_t row, int32_t end)
 {
     int32_t segment = 1, position = 0;
     for (int64_t i = row * b->sequence; i < (row + 1) * b->sequence; i++) {
@@ -43,7 +19,7 @@ static void split(causal_batch *b, int64_t row, int32_t end)
 }
 
 /* Example `row` of the batch: tokens from `at` on. */
-static void copy(causal_batch *b, int64_t row, const causal_tokens *text, int64_t at)
+static void copy(zf_causal_batch *b, int64_t row, const causal_tokens *text, int64_t at)
 {
     size_t bytes = (size_t)b->sequence * sizeof *b->ids;
     memcpy(b->ids + row * b->sequence, text->id + at, bytes);
@@ -52,7 +28,7 @@ static void copy(causal_batch *b, int64_t row, const causal_tokens *text, int64_
     if (b->segments) split(b, row, text->end);
 }
 
-void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first)
+void causal_batch_draw(zf_causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first)
 {
     uint64_t places = (uint64_t)(text->count - b->sequence), stream = bert_mix(seed + 1);
     b->labelled = 0;
@@ -60,7 +36,7 @@ void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed
         copy(b, row, text, (int64_t)(bert_mix(stream + (uint64_t)(first + row)) % places));
 }
 
-void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first)
+void causal_batch_read(zf_causal_batch *b, const causal_tokens *text, int64_t first)
 {
     int64_t windows = (text->count - 1) / b->sequence;
     b->labelled = 0;
@@ -73,7 +49,7 @@ void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first
 enum { IDS, LABELS, MASK, TENSORS };
 
 /* Reads entry `s` of the file's arrays; false out of memory. */
-static bool fill(causal_batch *b, int64_t s, int64_t *const data[TENSORS])
+static bool fill(zf_causal_batch *b, int64_t s, int64_t *const data[TENSORS])
 {
     int64_t count = b->examples * b->sequence;
     const int64_t *labels = data[LABELS] ? data[LABELS] : data[IDS];
@@ -113,8 +89,8 @@ bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t voca
         good = fail(error, ZF_ERR_NOMEM, "out of memory");
     f->masked = data[MASK] != NULL;
     for (int64_t s = 0; good && s < shape[IDS].dims[0]; s++) {
-        causal_batch *b = &f->batch[s];
-        good = causal_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], false, error);
+        zf_causal_batch *b = &f->batch[s];
+        good = zf_causal_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], false, error);
         f->entries += good;
         if (good && !fill(b, s, data)) good = fail(error, ZF_ERR_NOMEM, "out of memory");
         if (good && !b->labelled)
@@ -130,7 +106,7 @@ bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t voca
 
 void causal_batch_file_free(causal_batch_file *f)
 {
-    for (int64_t s = 0; s < f->entries; s++) causal_batch_free(&f->batch[s]);
+    for (int64_t s = 0; s < f->entries; s++) zf_causal_batch_free(&f->batch[s]);
     free(f->batch);
     *f = (causal_batch_file){.batch = NULL};
 }

@@ -7,22 +7,7 @@
 #ifndef CAUSAL_BATCH_H
 #define CAUSAL_BATCH_H
 
-#include "../../../zeroflow.h"
-
-typedef struct causal_batch {
-    int64_t examples, sequence; /* B, T */
-    int64_t labelled;           /* labels that are not -100 */
-    int32_t *ids, *labels;      /* [B, T] */
-    uint8_t *mask;              /* [B, T], 1: a token, 0: padding; NULL: all are tokens */
-    /* [B, T]: which of several texts in a row a token is of, from 1 on, 0: padding; and its
-     * place in that text. NULL: a row is one text */
-    int32_t *segments, *positions;
-} causal_batch;
-
-/* Room for a batch, of rows of several texts if it is packed; false out of memory. */
-bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, bool packed,
-                      zf_error *error);
-void causal_batch_free(causal_batch *b);
+#include "../../../zeroflow_llm.h"
 
 /* A text as one line of tokens. */
 typedef struct causal_tokens {
@@ -32,9 +17,9 @@ typedef struct causal_tokens {
 } causal_tokens;
 
 /* Examples first, first + 1, ...: each begins at a random place that depends on seed and number. */
-void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first);
+void causal_batch_draw(zf_causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first);
 /* Examples first, first + 1, ...: consecutive pieces of the text, starting again after its end. */
-void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first);
+void causal_batch_read(zf_causal_batch *b, const causal_tokens *text, int64_t first);
 
 /* Batches from a safetensors file, for comparison with other systems: integers (I64, I32, U8, BOOL)
  * input_ids and, optionally, labels (default: the ids) and attention_mask (default: 1), [S,B,T] or
@@ -43,7 +28,7 @@ void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first
 typedef struct causal_batch_file {
     int64_t entries;
     bool masked;      /* there is an attention_mask */
-    causal_batch *batch; /* [S] */
+    zf_causal_batch *batch; /* [S] */
 } causal_batch_file;
 
 /* False with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose

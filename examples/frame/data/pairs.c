@@ -10,10 +10,10 @@
 enum { CHOSEN, REJECTED, ANSWERS };
 
 typedef struct reader {
-    const examples_desc *desc;
+    const zf_examples_desc *desc;
     pairs *p;
     int answers; /* of a line: ANSWERS, or 1 */
-    examples_text text;
+    zf_examples_text text;
     zf_text before;          /* that of the prompt */
     char end[ZF_CHAT_TOKEN]; /* what ends an answer of the template; "": not known */
     zf_error *error;
@@ -64,7 +64,7 @@ static bool put_text(reader *r, int which, size_t before)
 }
 
 /* Whether these ids are none, or all the end token. */
-static bool only_ends(const examples_desc *d, const int32_t *ids, size_t count)
+static bool only_ends(const zf_examples_desc *d, const int32_t *ids, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (ids[i] != d->end) return false;
@@ -78,8 +78,8 @@ static bool take_text(reader *r, const zf_json *v, int which, size_t begin, unsi
     const int32_t end = r->desc->end;
     zf_ids *ids = &r->text.ids;
     size_t before;
-    if (!examples_encode(&r->text, flags, r->error) ||
-        !examples_ids_before(&r->text, begin, flags, false, &before, r->error))
+    if (!zf_examples_encode(&r->text, flags, r->error) ||
+        !zf_examples_ids_before(&r->text, begin, flags, false, &before, r->error))
         return false;
     if (only_ends(r->desc, ids->at + before, ids->count - before))
         return zf_json_fail(v, r->error, "is an answer without a token but that of its end"), false;
@@ -93,7 +93,7 @@ static bool take_text(reader *r, const zf_json *v, int which, size_t begin, unsi
                             "has %zu tokens, with those of the prompt: more than the %lld of --seq",
                             ids->count, (long long)r->desc->sequence),
                false;
-    return examples_ids_fit(&r->text, r->error) && put_text(r, which, before);
+    return zf_examples_ids_fit(&r->text, r->error) && put_text(r, which, before);
 }
 
 /* Both texts of a pair are there. */
@@ -428,34 +428,34 @@ static bool read_text(void *user, const zf_json *v, zf_error *error)
 }
 
 /* Lines of so many answers. */
-static bool load(pairs *p, const char *path, const examples_desc *d, int answers,
-                 examples_line *line, zf_error *error)
+static bool load(pairs *p, const char *path, const zf_examples_desc *d, int answers,
+                 zf_examples_line *line, zf_error *error)
 {
     reader r = {.desc = d, .p = p, .answers = answers, .text.desc = d};
     bool good;
     *p = (pairs){.count = 0};
     error->status = ZF_OK;
-    good = (!d->chat || zf_chat_end(d->chat, r.end, error)) && examples_read(path, line, &r, error);
-    examples_text_free(&r.text);
+    good = (!d->chat || zf_chat_end(d->chat, r.end, error)) && zf_examples_read(path, line, &r, error);
+    zf_examples_text_free(&r.text);
     zf_text_free(&r.before);
     return good;
 }
 
-bool pairs_load_texts(pairs *p, const char *path, const examples_desc *d, zf_error *error)
+bool pairs_load_texts(pairs *p, const char *path, const zf_examples_desc *d, zf_error *error)
 {
     const bool good = load(p, path, d, 1, read_text, error);
     if (!good) pairs_free(p);
     return good && (p->count || fail(error, ZF_ERR_FORMAT, "%s has no text", path));
 }
 
-bool pairs_load(pairs *p, const char *path, const examples_desc *d, zf_error *error)
+bool pairs_load(pairs *p, const char *path, const zf_examples_desc *d, zf_error *error)
 {
     bool good = load(p, path, d, ANSWERS, read_pair, error);
     if (good && p->count < (d->evaluates ? 1 : 2))
         good = fail(error, ZF_ERR_FORMAT, "%s: %lld pairs: %s", path, (long long)p->count,
                     d->evaluates ? "there is nothing to evaluate"
                                  : "one to train on and one to be held out are needed");
-    good = good && (p->order = examples_order(d, p->count, &p->held_out, error));
+    good = good && (p->order = zf_examples_order(d, p->count, &p->held_out, error));
     if (!good) pairs_free(p);
     return good;
 }
@@ -527,7 +527,7 @@ void pairs_read(const pairs *p, pairs_batch *b, bool held_out, uint64_t seed, in
     for (int64_t k = 0; k < b->pairs; k++) {
         const int64_t at = first + k;
         const int64_t text = !held_out
-                                 ? pairs_text(p, p->held_out + examples_drawn(at, train, seed))
+                                 ? pairs_text(p, p->held_out + zf_examples_drawn(at, train, seed))
                              : at < p->held_out ? pairs_text(p, at)
                                                 : -1;
         fill_pair(p, b, k, text);

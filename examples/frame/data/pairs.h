@@ -21,7 +21,7 @@
 #ifndef PAIRS_H
 #define PAIRS_H
 
-#include "examples.h"
+#include "../../../zeroflow_llm.h"
 
 typedef struct pairs {
     int32_t *ids;
@@ -44,10 +44,10 @@ typedef struct pairs {
  *   - a text is longer than desc->sequence, or has a token that is not the model's.
  *
  * And for fewer than two pairs, or with desc->evaluates, none. */
-bool pairs_load(pairs *, const char *path, const examples_desc *, zf_error *error);
+bool pairs_load(pairs *, const char *path, const zf_examples_desc *, zf_error *error);
 /* The same of lines with one answer, "response" or "completion", or with "messages", of which the
  * last is the answer. Text k, with its prompt, is that of line k; there is no order. */
-bool pairs_load_texts(pairs *, const char *path, const examples_desc *, zf_error *error);
+bool pairs_load_texts(pairs *, const char *path, const zf_examples_desc *, zf_error *error);
 void pairs_free(pairs *);
 
 /* Texts of a batch, one in each row: row 2 k is the chosen one of pair k, row 2 k + 1 the rejected

@@ -1,6 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "experience.h"
-#include "../data/examples.h"
+#include "../../../zeroflow_llm.h"
 #include "../options/fail.h"
 
 #include <errno.h>
@@ -103,7 +103,7 @@ static void draw(const experience *e, some *a, int64_t iteration, int64_t round)
     const int64_t prompts = e->answers / e->desc->o->group, all = e->desc->data->count;
     const uint64_t seed = e->desc->seed + ((uint64_t)round << 32);
     for (int64_t k = 0; k < a->count; k++)
-        a->numbers[k] = examples_drawn(iteration * prompts + k, all, seed);
+        a->numbers[k] = zf_examples_drawn(iteration * prompts + k, all, seed);
 }
 
 /* The answers take the places of their groups in r and experience.reward. */

@@ -1,7 +1,6 @@
 #include "causal.h"
 #include "../data/causal_batch.h"
 #include "../options/fail.h"
-#include "../data/tuning.h"
 #include "dataset.h"
 #include "settings.h"
 
@@ -176,7 +175,7 @@ typedef struct causal_data {
     int64_t sequence;
     bool packed;            /* the documents of a row of a text are apart (--pack), as examples are */
     causal_batch_file file; /* entries 0: there is no file */
-    tuning tuning;          /* examples 0: there are none */
+    zf_tuning tuning;          /* examples 0: there are none */
 } causal_data;
 
 /* The documents of a split, joined. */
@@ -235,10 +234,10 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     return true;
 }
 
-static bool load_examples(dataset *d, const settings *o, const examples_desc *desc, zf_error *error)
+static bool load_examples(dataset *d, const settings *o, const zf_examples_desc *desc, zf_error *error)
 {
     causal_data *data = d->own;
-    if (!tuning_load(&data->tuning, o->data, desc, error)) return false;
+    if (!zf_tuning_load(&data->tuning, o->data, desc, error)) return false;
     data->seed = (uint64_t)o->seed, data->sequence = o->seq, data->packed = true;
     d->tokens = data->tuning.tokens, d->documents = data->tuning.examples;
     d->held_out = data->tuning.held_out;
@@ -261,7 +260,7 @@ static void close_data(dataset *d)
     free(data->train.id);
     free(data->held_out.id);
     causal_batch_file_free(&data->file);
-    tuning_free(&data->tuning);
+    zf_tuning_free(&data->tuning);
     free(data);
 }
 
@@ -285,13 +284,13 @@ typedef struct reader {
     const causal_data *data;
     bool held_out;
     int64_t before;     /* training examples before those of step 0 */
-    causal_batch batch; /* for a text */
+    zf_causal_batch batch; /* for a text */
 } reader;
 
 static void stop(void *user)
 {
     reader *r = user;
-    if (r) causal_batch_free(&r->batch);
+    if (r) zf_causal_batch_free(&r->batch);
     free(r);
 }
 
@@ -305,7 +304,7 @@ static reader *open_reader(const dataset *d, int64_t examples, int64_t sequence,
     }
     r->data = d->own;
     if (r->data->file.entries ||
-        causal_batch_new(&r->batch, examples, sequence, r->data->packed, error))
+        zf_causal_batch_new(&r->batch, examples, sequence, r->data->packed, error))
         return r;
     stop(r);
     return NULL;
@@ -336,7 +335,7 @@ static const void *read_batch(void *user, int64_t step)
     int64_t first = r->before + step * r->batch.examples;
     if (data->file.entries) return &data->file.batch[step % data->file.entries];
     if (data->tuning.examples)
-        tuning_read(&data->tuning, &r->batch, r->held_out, data->seed, first);
+        zf_tuning_read(&data->tuning, &r->batch, r->held_out, data->seed, first);
     else if (r->held_out) causal_batch_read(&r->batch, &data->held_out, first);
     else causal_batch_draw(&r->batch, &data->train, data->seed, first);
     return &r->batch;
@@ -346,12 +345,12 @@ static const void *read_batch(void *user, int64_t step)
 
 static batch_counts count(const void *batch)
 {
-    return (batch_counts){((const causal_batch *)batch)->labelled, 0};
+    return (batch_counts){((const zf_causal_batch *)batch)->labelled, 0};
 }
 
 static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts, bool sums)
 {
-    const causal_batch *b = batch;
+    const zf_causal_batch *b = batch;
     int64_t share = b->examples / parts * b->sequence, first = part * share;
     size_t bytes = (size_t)share * sizeof *b->ids;
     float weight = sums ? 1 : 1 / (float)(b->labelled ? b->labelled : 1);

@@ -67,7 +67,7 @@ static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tok
                           const zf_chat *chat, const zf_config_facts *facts, dataset_load *load,
                           zf_error *error)
 {
-    examples_desc desc = {.tokens = tokenizer,
+    zf_examples_desc desc = {.tokens = tokenizer,
                           .words = d->vocab,
                           .chat = chat->plain ? chat : NULL,
                           .sequence = o->seq,
@@ -110,7 +110,7 @@ bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts 
     return good;
 }
 
-bool dataset_load_pairs(dataset *d, const settings *o, const examples_desc *desc, pairs *p,
+bool dataset_load_pairs(dataset *d, const settings *o, const zf_examples_desc *desc, pairs *p,
                         zf_error *error)
 {
     if (!pairs_load(p, o->data, desc, error)) return false;

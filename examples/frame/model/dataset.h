@@ -14,13 +14,13 @@ bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *con
  * and calls `load` with how its lines are read; load sets counts and digests of *d. A named model
  * gets the size and the end token of the tokenizer. The tokenizer's files are kept in d->texts, a
  * WordPiece vocabulary in d->vocab. False with *error. */
-typedef bool dataset_load(dataset *d, const settings *o, const examples_desc *desc,
+typedef bool dataset_load(dataset *d, const settings *o, const zf_examples_desc *desc,
                           zf_error *error);
 bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts *facts,
                            dataset_load *load, zf_error *error);
 /* For a dataset_load: loads the pairs of --data, and sets counts and digests of *d. False with
  * *error. */
-bool dataset_load_pairs(dataset *d, const settings *o, const examples_desc *desc, pairs *p,
+bool dataset_load_pairs(dataset *d, const settings *o, const zf_examples_desc *desc, pairs *p,
                         zf_error *error);
 /* For sample_model.wrong of a command that takes pairs: what of the options does not fit them. */
 const char *dataset_wrong_for_pairs(const settings *o);

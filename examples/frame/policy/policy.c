@@ -15,7 +15,7 @@
 typedef struct policy_reader {
     experience e;
     int64_t first, labelled; /* of the step's answers: the first, and tokens of all */
-    causal_batch text;       /* of the step; examples 0: there is none */
+    zf_causal_batch text;       /* of the step; examples 0: there is none */
     const session *trains;   /* NULL: no step has begun */
     int64_t iteration;       /* from 0 on */
     zf_text kept;            /* of the last checkpoint */
@@ -51,7 +51,7 @@ static void stop(void *user)
     policy_reader *r = user;
     if (!r) return;
     end_iteration(r, r->trains && !r->trains->rank);
-    experience_close(&r->e), causal_batch_free(&r->text), zf_text_free(&r->kept);
+    experience_close(&r->e), zf_causal_batch_free(&r->text), zf_text_free(&r->kept);
     free(r);
 }
 
@@ -62,7 +62,7 @@ static bool open_texts(policy_reader *r, const policy_data *p, zf_error *error)
                     "--ptx-rows %lld cannot be split into %lld equal parts (ranks x micro-batches)",
                     (long long)p->text_rows, (long long)p->parts);
     return !p->text_rows ||
-           causal_batch_new(&r->text, p->text_rows, p->experience.sequence, false, error);
+           zf_causal_batch_new(&r->text, p->text_rows, p->experience.sequence, false, error);
 }
 
 static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
@@ -224,7 +224,7 @@ static batch_counts count(const void *batch)
     return (batch_counts){((const policy_reader *)batch)->labelled, 0};
 }
 
-static zf_status feed_texts(session *s, const causal_batch *b, int64_t part, int64_t parts)
+static zf_status feed_texts(session *s, const zf_causal_batch *b, int64_t part, int64_t parts)
 {
     const int64_t cells = b->examples / parts * b->sequence, at = part * cells;
     const size_t bytes = (size_t)cells * sizeof *b->ids;

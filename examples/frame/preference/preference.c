@@ -16,7 +16,7 @@ typedef struct preference_data {
     zf_preference_desc desc; /* without what the loss does not have */
 } preference_data;
 
-static bool load(dataset *d, const settings *o, const examples_desc *desc, zf_error *error)
+static bool load(dataset *d, const settings *o, const zf_examples_desc *desc, zf_error *error)
 {
     preference_data *data = d->own;
     data->seed = (uint64_t)o->seed;

@@ -28,7 +28,7 @@ static const zf_option own_rows[] = {
                       "trained with, divided by their deviation"),
     {.name = NULL}};
 
-static bool load_texts(dataset *d, const settings *o, const examples_desc *desc, zf_error *error)
+static bool load_texts(dataset *d, const settings *o, const zf_examples_desc *desc, zf_error *error)
 {
     return pairs_load_texts(d->own, o->data, desc, error);
 }

@@ -41,7 +41,7 @@ static const reward_options *options_of(const settings *o)
     return o->own ? o->own : &none;
 }
 
-static bool load_pairs(dataset *d, const settings *o, const examples_desc *desc, zf_error *error)
+static bool load_pairs(dataset *d, const settings *o, const zf_examples_desc *desc, zf_error *error)
 {
     reward_data *data = d->own;
     return dataset_load_pairs(d, o, desc, &data->pairs, error);

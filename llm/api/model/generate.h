@@ -162,6 +162,26 @@ typedef struct zf_answers_desc {
 ZF_API bool zf_answers_write(zf_answer *answers, int64_t count, const zf_answers_desc *d,
                              zf_error *error);
 
+/* A conversation with a decoder of one text, whose caches keep what they have of it; all zero:
+ * nothing has been said. */
+typedef struct zf_talk {
+    zf_chat_message *messages; /* [count], with texts of their own; roles are the caller's */
+    size_t count, room;
+    zf_ids seen; /* the tokens in the caches */
+} zf_talk;
+
+/* Adds a message. role: "system", "user", ..., which must stay. False with *error out of memory. */
+ZF_API bool zf_talk_say(zf_talk *, const char *role, const char *text, size_t bytes,
+                        zf_error *error);
+/* Answers the messages, and adds the answer to them. d: without `logp` and `slides`; d->how with a
+ * chat. *answer: all zero; to be freed by zf_answer_free all the same. False with *error, and the
+ * messages are as before: ZF_ERR_LIMIT where they and an answer do not fit the context; else that
+ * of zf_answers_write. */
+ZF_API bool zf_talk_answer(zf_talk *, const zf_answers_desc *d, zf_answer *answer,
+                           zf_error *error);
+ZF_API void zf_talk_forget(zf_talk *, size_t count); /* all messages but the first `count` */
+ZF_API void zf_talk_free(zf_talk *);
+
 /* A family of models, for zf_generator. */
 typedef struct zf_model {
     const zf_config_table *config;
@@ -174,6 +194,10 @@ typedef struct zf_generator_desc {
     const zf_model *model; /* NULL: zf_causal_model() */
     const char *folder;  /* with config.json and weights of Hugging Face */
     zf_backend *backend; /* which must live longer */
+    /* The model as this tuner has trained it so far: parameters are shared, so it must live longer,
+     * and may train on between answers. model, folder and backend are the tuner's, and NULL here.
+     * NULL: that of the folder's files */
+    const struct zf_tuner *tuner;
     int64_t context;     /* tokens; 0: the model's positions, which it must not exceed */
     int64_t chunk;       /* tokens of a prompt that a step takes, at most; 0: 256 */
 } zf_generator_desc;
@@ -197,14 +221,17 @@ ZF_API void zf_generator_close(zf_generator *); /* all zero: nothing */
 typedef struct zf_generate_desc {
     zf_sampling how; /* all zero: always the most likely token */
     uint64_t seed;
-    int64_t tokens;           /* of the answer, at most; 0: 64 */
+    int64_t tokens; /* of the answer, at most; 0: 64, or half of a context of fewer than 128 */
     const char *const *stops; /* [stop_count] texts that end it */
     int32_t stop_count;
     void (*show)(void *user, const char *text, size_t bytes); /* new text; NULL: nobody waits */
     void *user;
+    const zf_chat *chat; /* the prompt is a message of a user; NULL: a text that is continued */
+    zf_talk *talk; /* with `chat`: the message's conversation, which goes on; NULL: it begins */
 } zf_generate_desc;
 
-/* Appends the answer to a prompt, without the prompt. False with *error:
+/* Appends the answer to a prompt, without the prompt. False with *error, and a conversation is as
+ * before:
  * the prompt and the answer do not fit the context; the tokenizer's errors; out of memory. */
 ZF_API bool zf_generate(zf_generator *g, const zf_tokenizer *tokenizer, const char *prompt,
                         const zf_generate_desc *desc, zf_text *out, zf_error *error);

@@ -1,12 +1,7 @@
-/* What the readers of examples share (tuning.h, pairs.h): lines of JSON, their texts as tokens, and
- * orders of examples. */
-#ifndef EXAMPLES_H
-#define EXAMPLES_H
-
-#include "../../../zeroflow_llm.h"
+/* What readers of examples share: lines of JSON, their texts as tokens, and orders of examples. */
 
 /* How examples are read. */
-typedef struct examples_desc {
+typedef struct zf_examples_desc {
     const zf_tokenizer *tokens;
     /* A WordPiece vocabulary instead, or NULL: `end`, the prompt, the response and `end` */
     const struct zf_wordpiece *words;
@@ -18,45 +13,45 @@ typedef struct examples_desc {
     int64_t sequence; /* tokens of a row, at most */
     bool alone;       /* each example has a row of its own */
     bool evaluates;   /* all examples are held out */
-} examples_desc;
+} zf_examples_desc;
 
 /* Takes the object of one line; a conversation in another form has become messages
  * (zf_chat_convert). False with *error. */
-typedef bool examples_line(void *user, const zf_json *object, zf_error *error);
+typedef bool zf_examples_line(void *user, const zf_json *object, zf_error *error);
 
 /* Calls `take` for each line of a file of JSON Lines that is not blank. False with *error, which
  * names the file and the line. */
-bool examples_read(const char *path, examples_line *take, void *user, zf_error *error);
+ZF_API bool zf_examples_read(const char *path, zf_examples_line *take, void *user,
+                             zf_error *error);
 
 /* A text, its tokens, and room for what is computed from them. */
-typedef struct examples_text {
-    const examples_desc *desc;
+typedef struct zf_examples_text {
+    const zf_examples_desc *desc;
     zf_text text;
     zf_ids ids;
     zf_ids part;
     zf_text decoded;
-} examples_text;
-void examples_text_free(examples_text *);
+} zf_examples_text;
+ZF_API void zf_examples_text_free(zf_examples_text *);
 
 /* Sets the ids to those of the text. flags: of zf_tokenizer_encode. False with *error. */
-bool examples_encode(examples_text *, unsigned flags, zf_error *error);
+ZF_API bool zf_examples_encode(zf_examples_text *, unsigned flags, zf_error *error);
 
 /* How many ids come before byte `at`; `across`: with one that has bytes on both sides. The text
  * before `at` may be cut into other tokens at its end. False with *error. */
-bool examples_ids_before(examples_text *, size_t at, unsigned flags, bool across, size_t *count,
-                         zf_error *error);
+ZF_API bool zf_examples_ids_before(zf_examples_text *, size_t at, unsigned flags, bool across,
+                                   size_t *count, zf_error *error);
 
 /* All ids are the model's; else false with *error. */
-bool examples_ids_fit(const examples_text *, zf_error *error);
+ZF_API bool zf_examples_ids_fit(const zf_examples_text *, zf_error *error);
 
 /* The numbers 0..count - 1 in an order that is independent of that of the examples, to be freed;
  * NULL with *error. The first *held_out of them are held out: a twentieth and at least one, or with
  * `evaluates` all. */
-int64_t *examples_order(const examples_desc *, int64_t count, int64_t *held_out, zf_error *error);
+ZF_API int64_t *zf_examples_order(const zf_examples_desc *, int64_t count, int64_t *held_out,
+                                  zf_error *error);
 
 /* The place of `at` in an order of 0..count - 1 that is drawn by the key. */
-int64_t examples_shuffled(int64_t at, int64_t count, uint64_t key);
+ZF_API int64_t zf_examples_shuffled(int64_t at, int64_t count, uint64_t key);
 /* The same of step `at` of training, counted in examples: each epoch has all, in another order. */
-int64_t examples_drawn(int64_t at, int64_t count, uint64_t seed);
-
-#endif
+ZF_API int64_t zf_examples_drawn(int64_t at, int64_t count, uint64_t seed);

@@ -15,6 +15,9 @@
  *          the sum over the ranks, by a balanced tree (base/tree.c), in f32, f64 of f64: a part of
  *          that over four neighbours along data, the rest of which zf_zero makes
  *
+ *     %4 = grouped_linear %1, %2, %3 {sections=4 wide=true} : f32[12,32]
+ *          k is cut into four sections, as that of matmul; wide: the sum stays in f32, f64 of f64
+ *
  *     dx = grouped_linear(dy, w), transposed the other way      dw = grouped_outer(dy, x)
  *
  * Bounds are data, ascending, as expert_rows (experts.c) saves them. Rows of no expert give 0, and
@@ -52,11 +55,15 @@ static zf_status zfi_infer_grouped_linear(zfi_infer *c)
 {
     const zf_shape *x = &c->args[0]->shape, *w = &c->args[1]->shape;
     const int turned = ZF_INT(c, grouped_linear, transpose) ? 1 : 0;
+    zf_status status;
     if (x->rank != 2 || w->rank != 3 || x->dims[1] != w->dims[2 - turned])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [rows, k] and w %s are needed",
                               turned ? "[experts, k, n]" : "[experts, n, k]");
     c->shape = ZF_SHAPE(x->dims[0], w->dims[1 + turned]);
-    return zfi_infer_grouped(c, w->dims[0], ZF_INT(c, grouped_linear, sources));
+    status = zfi_infer_grouped(c, w->dims[0], ZF_INT(c, grouped_linear, sources));
+    return status ? status
+                  : zfi_infer_sections(c, x->dims[1], ZF_INT(c, grouped_linear, sections),
+                                       ZF_INT(c, grouped_linear, wide) != 0, true);
 }
 
 static zf_status zfi_infer_grouped_outer(zfi_infer *c)
@@ -139,7 +146,7 @@ static zfi_matmul_desc zfi_grouped_product(const zf_launch *l, int64_t expert, i
 {
     const bool turned = ZF_INT(l, grouped_linear, transpose) != 0;
     const int64_t k = l->args[0].shape.dims[1], n = l->out.shape.dims[1];
-    const zf_dtype dtype = l->out.dtype;
+    const zf_dtype dtype = l->args[0].dtype;
     return (zfi_matmul_desc){.m = end - first,
                              .n = n,
                              .k = k,
@@ -147,14 +154,15 @@ static zfi_matmul_desc zfi_grouped_product(const zf_launch *l, int64_t expert, i
                              .a = zfi_element(l->args[0].data, dtype, first * k),
                              .b = zfi_element(l->args[1].data, dtype,
                                               expert % zfi_experts_here(l) * n * k),
-                             .c = zfi_element_of(l->out.data, dtype, first * n),
+                             .c = zfi_element_of(l->out.data, l->out.dtype, first * n),
                              .a_row = k,
                              .a_col = 1,
                              .b_row = turned ? n : 1,
                              .b_col = turned ? 1 : k,
                              .c_row = n,
                              .dtype = dtype,
-                             .c_dtype = dtype};
+                             .c_dtype = l->out.dtype,
+                             .sections = ZF_INT(l, grouped_linear, sections)};
 }
 
 /* The matrix of grouped_outer of rows [first, end). */
@@ -240,17 +248,17 @@ static void zfi_grouped_zero(const zf_launch *l, int64_t first, int64_t last)
 /* Elements [first, last) of grouped_linear. */
 static void zfi_grouped_plain(const zf_launch *l, int64_t first, int64_t last)
 {
-    const bool turned = ZF_INT(l, grouped_linear, transpose) != 0;
-    const int64_t k = l->args[0].shape.dims[1], n = l->out.shape.dims[1];
+    const int64_t n = l->out.shape.dims[1], k = l->args[0].shape.dims[1];
     for (int64_t i = first; i < last; i++) {
         const int64_t row = i / n, col = i % n;
         int64_t e = 0;
         double sum = 0;
         while (e < l->args[2].shape.dims[0] && zfi_bound(l, e, 1) <= row) e++;
-        for (int64_t j = 0; j < k && e < l->args[2].shape.dims[0] && zfi_bound(l, e, 0) <= row; j++)
-            sum += zfi_get(&l->args[0], row * k + j) *
-                   zfi_get(&l->args[1], e % zfi_experts_here(l) * n * k +
-                                            (turned ? j * n + col : col * k + j));
+        if (e < l->args[2].shape.dims[0] && zfi_bound(l, e, 0) <= row) {
+            const zfi_matmul_desc d = zfi_grouped_product(l, e, row, row + 1);
+            sum = zfi_matmul_sections(l, &d, row * k,
+                                      e % zfi_experts_here(l) * n * k + col * d.b_col);
+        }
         zfi_set(&l->out, i, sum);
     }
 }
@@ -376,7 +384,9 @@ static double zfi_flops_grouped_outer(const zf_launch *l)
 ZFI_OPERATOR(grouped_linear, .infer = zfi_infer_grouped_linear, .grad = zfi_grad_grouped_linear,
              .cpu = zfi_cpu_grouped_linear, .scratch = zfi_scratch_grouped_linear,
              .flops = zfi_flops_grouped_linear, .linear = ZFI_LINEAR_FIRST,
-             .cuts = "transpose: r! k!, e! k! n, e! b! -> r! n | r! k!, e! n k!, e! b! -> r! n",
+             .cuts = "transpose sections wide: r! k, e! k n, e! b! -> r! n {sections/k} | "
+                     "!transpose sections wide: r! k, e! n k, e! b! -> r! n {sections/k} | "
+                     "transpose: r! k!, e! k! n, e! b! -> r! n | r! k!, e! n k!, e! b! -> r! n",
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(grouped_outer, .infer = zfi_infer_grouped_outer, .grad = zfi_grad_grouped_outer,
              .cpu = zfi_cpu_grouped_outer, .scratch = zfi_scratch_grouped_outer,

@@ -41,6 +41,8 @@ static bool zfi_is_plain_product(const zfi_node *node)
 {
     if (node->op == ZF_OP_linear)
         return ZF_INT(node, linear, sections) <= 1 && !ZF_INT(node, linear, wide);
+    if (node->op == ZF_OP_grouped_linear)
+        return ZF_INT(node, grouped_linear, sections) <= 1 && !ZF_INT(node, grouped_linear, wide);
     return node->op == ZF_OP_matmul && ZF_INT(node, matmul, sections) <= 1 &&
            !ZF_INT(node, matmul, wide) && ZF_INT(node, matmul, runs) <= 1;
 }

@@ -155,19 +155,18 @@ static void zfi_share_choices(zfi_sharing *c, int32_t id)
 }
 
 /* A product of rows at their experts, or a sum over them. */
-static void zfi_share_product(zfi_sharing *c, int32_t id)
+static void zfi_share_product(zfi_sharing *c, int32_t id, bool sums)
 {
     zf_graph *g = c->graph;
     const zfi_record *record = g->records[g->nodes[id].op];
     const zf_dtype dtype = g->nodes[id].dtype;
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
-    const int32_t sections = zfi_attribute_index(record, "sections");
     memcpy(attributes, g->nodes[id].attributes, sizeof attributes);
     zfi_attribute_in(record, attributes, "sources")->i = c->d.parts > 1 ? c->d.parts : 0;
-    if (sections >= 0) attributes[sections].i = c->d.sections;
+    if (sums) zfi_attribute_in(record, attributes, "sections")->i = c->d.sections;
     zfi_share_again(c, id, attributes);
-    c->kind[id] = sections >= 0 ? ZFI_SHARED_CUT : ZFI_SHARED_ROWS;
-    if (sections < 0 || g->error.status) return;
+    c->kind[id] = sums ? ZFI_SHARED_CUT : ZFI_SHARED_ROWS;
+    if (!sums || g->error.status) return;
     c->as[id] = zfi_parallel_cast(g, id, dtype);
 }
 
@@ -262,7 +261,7 @@ static void zfi_share_node(zfi_sharing *c, int32_t id, const zf_shape *shapes)
         zfi_share_again(c, id, NULL);
         c->as[id] = zfi_share_exchange(c, id), c->kind[id] = ZFI_SHARED_ROWS;
     } else if (returns) zfi_share_return(c, id);
-    else if (zfi_attribute_of(g, node, "sources")) zfi_share_product(c, id);
+    else if (zfi_attribute_of(g, node, "sources")) zfi_share_product(c, id, !cut);
     else if (rows) zfi_share_by_rows(c, id, shapes[rows].dims[0]);
     else if (cut && node->op == ZF_OP_squares) zfi_share_squares(c, id);
     else if (cut) zfi_share_like(c, id, &shapes[cut]);

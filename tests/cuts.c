@@ -36,6 +36,14 @@ static const op_case more[] = {
      EXACT, 0, 0, 0},
     {"dropout", "f[R,N]", "dropout %1 : f[R,N]", EXACT, 0, 0, 0},
     {"linear", "f[R,N] f[M,N]", "linear %1, %2 {sections=4 wide=true} : g[R,M]", EXACT, 0, 0, 0},
+    {"grouped_linear", "f[T,N] f[N,K,N] x[R,2]",
+     "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
+     "grouped_linear %1, %2, %5 {sections=4 wide=true} : g[T,K]",
+     EXACT, 0, 0, NEEDS_N},
+    {"grouped_linear", "f[T,N] f[N,N,K] x[R,2]",
+     "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
+     "grouped_linear %1, %2, %5 {transpose=true sections=4 wide=true} : g[T,K]",
+     EXACT, 0, 0, NEEDS_N},
     {"attention", "f[4,R,W] f[4,1,1,R]", "attention %1, %2 {heads=1 scale=0.5} : f[4,R,N]", EXACT,
      0, 0, 0},
     {"attention", "f[4,R,W] i[4,R]",

@@ -19,12 +19,13 @@ static char *mixture_text(int64_t dense)
     return text_of(&c);
 }
 
-static void check_experts(test *t, int64_t dense, const layout *chain, int count)
+static void check_experts(test *t, int64_t dense, int tensor, const layout *chain, int count)
 {
     static const layout one = {1, 4, 1, 0, 1};
     char *text = mixture_text(dense);
     test_defer(t, free, text);
     parts_of_step = PARTS;
+    how.sections.tensor = tensor;
     how.clip = 0.5, how.sections.expert = 4;
     check_chain(t, text, chain, count, &one);
 }
@@ -34,7 +35,7 @@ TEST_ONCE(expert_layouts_share_a_checkpoint)
     static const layout chain[] = {{1, 4, 1, 3, 4}, {1, 4, 1, 0, 1}, {1, 8, 1, 3, 4},
                                    {2, 4, 1, 3, 4}, {1, 4, 1, 1, 2}, {2, 4, 1, 0, 2}};
     how = (zf_training){.ema.decay = 0.9};
-    check_experts(t, 0, chain, (int)(sizeof chain / sizeof *chain));
+    check_experts(t, 0, 1, chain, (int)(sizeof chain / sizeof *chain));
 }
 
 /* The first stage has no layer of experts; layers are recomputed. */
@@ -42,5 +43,14 @@ TEST_ONCE(expert_layouts_of_stages_without_experts)
 {
     static const layout chain[] = {{2, 4, 1, 2, 4}, {2, 4, 1, 0, 1}, {2, 4, 1, 3, 2}};
     how = (zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS};
-    check_experts(t, 1, chain, (int)(sizeof chain / sizeof *chain));
+    check_experts(t, 1, 1, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+/* Ranks along tensor share experts, too: each has a part of their hidden numbers. */
+TEST_ONCE(expert_layouts_of_experts_that_are_cut)
+{
+    static const layout chain[] = {{1, 4, 2, 3, 4}, {1, 4, 1, 0, 1}, {1, 4, 2, 1, 2},
+                                   {1, 4, 1, 2, 4}};
+    how = (zf_training){.recompute.mode = ZF_RECOMPUTE_OFF};
+    check_experts(t, 0, 2, chain, (int)(sizeof chain / sizeof *chain));
 }

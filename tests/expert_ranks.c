@@ -301,6 +301,25 @@ TEST(experts_of_ranks_send_what_formulas_say)
     CHECK(t, plan.traffic_over[ZF_OVER_OWNERS].reduce_scatter.bytes == MOST * 4 / P * 4 / 2);
 }
 
+/* Each rank along tensor has a part of the hidden numbers of its experts. */
+TEST(experts_of_ranks_share_hidden_numbers)
+{
+    static const char line[] = "autograd loss; simplify; adamw lr; cut parts=2; experts parts=2";
+    char text[TEXT], message[600] = "";
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g;
+    write_model(text, "f32");
+    g = team_parsed(t, text, &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    if (pass_run(g, line, NULL, message, sizeof message) != PASS_DONE)
+        OK(t, zf_graph_status(g), message);
+    for (int k = 0; k < 2; k++) {
+        const zf_shape s = zf_tensor_shape(zf_graph_find(g, k ? "h.1.up" : "h.0.down"));
+        CHECK(t, s.dims[0] == EXPERTS / 2 && s.dims[1] == 16 && s.dims[2] == 16);
+    }
+}
+
 TEST(experts_of_ranks_are_checked)
 {
     static const struct {

@@ -288,6 +288,71 @@ TEST(moe_bias_balances_experts)
     CHECK_NEAR(t, bias[2], 0.125, 1e-9);
 }
 
+/* What a layer makes of ten tokens (a, b): logits are a of expert 0, b of expert 1 and 0 of others,
+ * and expert e makes (e + 1)(a + b). */
+static void layer_of_ten(test *t, zf_moe_desc d, const double a[10], const double b[10], double y[10])
+{
+    zf_graph *g = graph_new(t);
+    zf_program *p;
+    double x[10 * H] = {0}, router[4 * H] = {0}, up[4 * H] = {0}, down[4 * H], out[10 * H];
+    NEED(t, g, NULL);
+    d.intermediate = 1, d.activation = ZF_ACTIVATION_RELU, d.normalize = true;
+    zf_output(zf_moe(zf_input(g, "x", ZF_F64, ZF_SHAPE(10, H)), &d), "y");
+    p = program_new(t, g);
+    PROGRAM(t, p, g);
+    if (t->failed || t->unwound) return;
+    for (int i = 0; i < 10; i++) x[i * H] = a[i], x[i * H + 1] = b[i];
+    router[0] = router[H + 1] = 1;
+    for (int e = 0; e < d.experts; e++)
+        for (int h = 0; h < H; h++) up[e * H + h] = h < 2, down[e * H + h] = e + 1;
+    const struct {
+        const char *name;
+        const double *values;
+    } given[] = {{"x", x}, {"gate.weight", router}, {"experts.up_proj.weight", up},
+                 {"experts.down_proj.weight", down}};
+    for (size_t k = 0; k < sizeof given / sizeof *given; k++) {
+        const zf_tensor to = zf_graph_find(g, given[k].name);
+        OK(t, zf_write(p, to, given[k].values, zf_tensor_bytes(to)), zf_program_error(p));
+    }
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "y"), out, sizeof out), zf_program_error(p));
+    for (int i = 0; i < 10; i++) y[i] = out[i * H];
+}
+
+/* Of ten tokens an expert of four has ceil(1.25 10 / 4) = 4 rows, or as many as there are least. */
+TEST(moe_capacities_are_rounded_up)
+{
+    static const struct {
+        double capacity;
+        int64_t least;
+        int rows;
+    } all[] = {{1.25, 0, 4}, {0.25, 0, 1}, {0.25, 3, 3}, {4, 0, 10}, {4, 99, 10}};
+    double a[10], b[10] = {0}, y[10];
+    for (int i = 0; i < 10; i++) a[i] = 1;
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        layer_of_ten(t,
+                     (zf_moe_desc){.experts = 4, .k = 1, .capacity = all[k].capacity,
+                                   .least = all[k].least},
+                     a, b, y);
+        if (t->failed || t->unwound) return;
+        for (int i = 0; i < 10; i++) CHECK(t, y[i] == (i < all[k].rows));
+    }
+}
+
+/* Five rows of each expert: first choices come before second ones, and gates are shares of what is
+ * left. Tokens 5 and 6 lose both choices. */
+TEST(moe_gates_are_shares_of_what_is_kept)
+{
+    double a[10], b[10], y[10];
+    for (int i = 0; i < 10; i++) a[i] = i < 7 ? 2 : 1, b[i] = i < 7 ? 1 : 2;
+    layer_of_ten(t, (zf_moe_desc){.experts = 2, .k = 2, .capacity = 0.5}, a, b, y);
+    if (t->failed || t->unwound) return;
+    for (int i = 0; i < 10; i++) {
+        const double gate = i < 2 ? 1 / (1 + exp(1)) : i < 7 ? 0 : 1;
+        CHECK_NEAR(t, y[i], i == 5 || i == 6 ? 0 : 3 * (1 - gate + 2 * gate), 1e-12);
+    }
+}
+
 /* ------------------------------------------------------------------------------------- ranks */
 
 enum { PARTS = 4, STEPS = 3 };

@@ -113,6 +113,9 @@ static bool zfi_may_have_sections(const zf_graph *g, const zfi_node *node)
     return sections && !sections->i && zfi_is_plain_product(node);
 }
 
+/* Operands of a product itself; others follow the sum. */
+static int32_t zfi_product_args(const zfi_record *record) { return record->least; }
+
 /* The product alone: in sections, with nothing that follows it. */
 static void zfi_parallel_bare(zfi_parallel *c, zfi_node *node)
 {
@@ -121,14 +124,14 @@ static void zfi_parallel_bare(zfi_parallel *c, zfi_node *node)
     zfi_attribute_in(record, node->attributes, "sections")->i = c->d.sections;
     zfi_attribute_in(record, node->attributes, "wide")->i = 1;
     if (activation) activation->i = 0;
-    node->arg_count = 2;
+    node->arg_count = zfi_product_args(record);
 }
 
 /* What follows a product is cut as its result is: a bias along the last dimension. */
 static void zfi_parallel_after(const zf_graph *g, const zfi_node *node, zfi_cuts *cuts)
 {
     const int32_t rank = node->shape.rank;
-    for (int32_t k = 2; k < node->arg_count; k++) {
+    for (int32_t k = zfi_product_args(g->records[node->op]); k < node->arg_count; k++) {
         const bool bias = g->nodes[node->args[k]].shape.rank < rank;
         cuts->given[k] = true;
         for (int32_t d = 0; d < ZF_MAX_RANK; d++)

@@ -203,13 +203,13 @@ static int settle_experts(const options *o)
 {
     const int32_t ranks = o->t.expert > 1 ? o->t.expert : 1,
                   sections = o->t.sections.expert > ranks ? o->t.sections.expert : ranks;
-    if (sections > 1 && (o->fit || o->search))
-        return misuse("--expert is of a layout that is given: without --fit and --search") + 1;
+    if (sections > 1 && o->fit)
+        return misuse("--expert is of a layout that is given: without --fit") + 1;
     if (sections % ranks)
         return misuse("--sections expert=%d is no multiple of --expert %d", (int)sections,
                       (int)ranks) +
                1;
-    if (o->data % sections)
+    if (!o->search && o->data % sections)
         return misuse("--expert and its sections, %d, must divide the %lld ranks along data",
                       (int)sections, (long long)o->data) +
                1;

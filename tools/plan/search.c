@@ -1,7 +1,7 @@
 /* zf-plan --search: the layouts of a world that train a model fastest within a device's bytes.
  *
- *     list    all numbers of ranks along tensor and pipe, schedules, sizes of micro-batches, stages
- *             of ZeRO, with and without recomputation, that divide what they must
+ *     list    all numbers of ranks along tensor, pipe and expert, schedules, sizes of micro-batches,
+ *             stages of ZeRO, with and without recomputation, that divide what they must
  *     sort    by seconds of formulas; what cannot fit by formulas of bytes is left out
  *     plan    exactly, from the fastest on, until ten that fit are faster than the formula of
  *             the next; of those that differ in schedule, stage and recomputation alone the first
@@ -13,7 +13,10 @@
  *
  *     computing   FLOPs / (t p), a third more with recomputation
  *     tensor      4 sums of b s h a layer, 6 with recomputation, of 2 (t-1)/t each
- *     data        m sums of P / (t p), with --sum micro one in f32, or as the stage has it
+ *     data        m sums of P / (t p), with --sum micro one in f32, or as the stage has it; of
+ *                 experts that x ranks share over d/x ranks
+ *     expert      4 exchanges of the rows that are planned, x min(k, E/x) b s of width h for k
+ *                 choices of a token among E experts, 6 with recomputation, of (x-1)/x each
  *     pipe        2 m v values between layers, forward and backward, v chunks of a rank
  *     idle        (p-1)/m of computing and tensor, and of other schedules less (docs/pipelines.md),
  *                 where F, B and W take the same time, and B what is recomputed */
@@ -26,7 +29,7 @@
 enum { ROWS = 10, MOST_PLANS = 40, MOST_LAYOUTS = 1 << 16, MOST_CHUNKS = 4 };
 
 typedef struct layout {
-    int64_t tensor, pipe, data, batch, micro_batches;
+    int64_t tensor, pipe, data, expert, batch, micro_batches;
     int32_t stage;
     zf_pipe_kind kind; /* the schedule, where there are several ranks along pipe */
     int32_t chunks;    /* stages of each rank along pipe */
@@ -44,6 +47,10 @@ typedef struct found {
 typedef struct finder {
     const options *o;
     double flops, parameters; /* of one sequence; of the model */
+    int64_t experts;          /* of each layer that has some; 0: none has */
+    double of_experts;        /* parameters of experts */
+    double chosen, tokens;    /* experts of a token; numbers of all tokens of a sequence that layers
+                               * with experts read */
     layout *list;
     int32_t count, tried, large; /* large: left out by their bytes */
     found rows[ROWS], nearest;   /* nearest: the first that did not fit, peak 0: none */
@@ -93,15 +100,22 @@ static bool adds_first(const finder *f, const layout *l)
     return plan_adds_first(&o);
 }
 
+/* Parameters of a rank where it has no shards. */
+static double rank_parameters(const finder *f, const layout *l)
+{
+    return (f->parameters - f->of_experts + f->of_experts / (double)l->expert) /
+           (double)(l->tensor * l->pipe);
+}
+
 /* Bytes of a rank at least: parameters, gradients, states, and what its backward pass needs. */
 static double least_bytes(const finder *f, const layout *l)
 {
-    const double part = f->parameters / (double)(l->tensor * l->pipe), d = (double)l->data,
-                 e = number_bytes(f->o), states = e < 4 ? 12 : 8,
-                 gradients = adds_first(f, l) ? 4 : e / (l->stage > 1 ? d : 1);
-    return part * (e / (l->stage > 2 ? d : 1) + gradients +
-                   (f->o->t.optimizer == ZF_ADAMW ? states / (l->stage > 0 ? d : 1) : 0)) +
-           least_kept(f, l);
+    const double all = rank_parameters(f, l),
+                 shard = f->parameters / (double)(l->tensor * l->pipe * l->data),
+                 e = number_bytes(f->o),
+                 states = f->o->t.optimizer != ZF_ADAMW ? 0 : e < 4 ? 12 : 8;
+    return e * (l->stage > 2 ? shard : all) + states * (l->stage > 0 ? shard : all) +
+           (adds_first(f, l) ? 4 * all : e * (l->stage > 1 ? shard : all)) + least_kept(f, l);
 }
 
 /* What leaves a node, if there are several. */
@@ -115,13 +129,27 @@ static const zf_cost_link *data_link(const finder *f)
 static double data_seconds(const finder *f, const layout *l)
 {
     const zf_cost_link *link = data_link(f);
-    const double m = (double)l->micro_batches, d = (double)l->data,
+    const double m = (double)l->micro_batches, d = (double)l->data, x = (double)l->expert,
                  sums = adds_first(f, l) ? 4 / number_bytes(f->o) : m,
                  times = l->stage == 0  ? 2 * sums
                          : l->stage < 3 ? sums + 1
                                         : sums + 2 * m;
-    return times * f->parameters / (double)(l->tensor * l->pipe) * number_bytes(f->o) * (d - 1) /
-           d / link->bytes_per_s;
+    const double moved =
+        (f->parameters - f->of_experts) * (d - 1) / d + f->of_experts / x * (d - x) / d;
+    return times * moved / (double)(l->tensor * l->pipe) * number_bytes(f->o) / link->bytes_per_s;
+}
+
+/* Seconds of the rows of a step between ranks that share experts. */
+static double expert_seconds(const finder *f, const layout *l)
+{
+    const options *o = f->o;
+    const double x = (double)l->expert, each = (double)f->experts / x, given = o->t.expert_rows,
+                 most = f->chosen < each ? f->chosen : each, mean = given * f->chosen / x,
+                 rows = given > 0 && mean < most ? mean : most;
+    const double numbers = x * rows * f->tokens * (double)l->batch / (double)l->pipe;
+    if (l->expert < 2) return 0;
+    return (double)l->micro_batches * (l->recompute ? 6 : 4) * numbers * number_bytes(o) * (x - 1) /
+           x / data_link(f)->bytes_per_s;
 }
 
 /* Idle time of a step as a part of that in which a rank computes. */
@@ -152,7 +180,8 @@ static double formula_seconds(const finder *f, const layout *l)
     const double sum = 2 * x * (t - 1) / t / link->bytes_per_s + (t > 1 ? link->latency_s : 0);
     const double sums = (double)o->layers / p * m * (l->recompute ? 6 : 4) * sum;
     const double sends = p > 1 ? values * (x / far->bytes_per_s + far->latency_s) : 0;
-    return (computing + sums) * (1 + idle_part(l)) + sends + data_seconds(f, l);
+    return (computing + sums + expert_seconds(f, l)) * (1 + idle_part(l)) + sends +
+           data_seconds(f, l);
 }
 
 /* ---------------------------------------------------------------------------------------- list */
@@ -203,6 +232,18 @@ static void list_batches(finder *f, layout l)
     }
 }
 
+/* Each number of ranks that can share experts, in their sections. */
+static void list_experts(finder *f, layout l)
+{
+    const options *o = f->o;
+    const int64_t sections = o->t.sections.expert > 1 ? o->t.sections.expert : 0;
+    for (l.expert = 1; l.expert <= (f->experts ? f->experts : 1); l.expert++)
+        if (!(l.data % l.expert || (f->experts && f->experts % l.expert)) &&
+            !(sections && (sections % l.expert || l.data % sections)) &&
+            allowed(o->t.expert, l.expert))
+            list_batches(f, l);
+}
+
 static void list_layouts(finder *f)
 {
     const options *o = f->o;
@@ -211,7 +252,7 @@ static void list_layouts(finder *f)
         for (int64_t p = 1; p <= o->layers && t * p <= o->world; p++)
             if (!(o->world % (t * p) || o->heads % t || node % t) && allowed(o->t.tensor, t) &&
                 allowed(o->given_pipe, p))
-                list_batches(f, (layout){.tensor = t, .pipe = p, .data = o->world / (t * p)});
+                list_experts(f, (layout){.tensor = t, .pipe = p, .data = o->world / (t * p)});
 }
 
 static int by_seconds(const void *a, const void *b)
@@ -226,7 +267,7 @@ static options options_of(const finder *f, const layout *l)
 {
     options o = *f->o;
     o.tensor = l->tensor, o.pipe = l->pipe, o.data = l->data, o.batch = l->batch;
-    o.t.tensor = (int32_t)l->tensor, o.t.zero.stage = l->stage;
+    o.t.tensor = (int32_t)l->tensor, o.t.zero.stage = l->stage, o.t.expert = (int32_t)l->expert;
     o.t.zero.micro_batches = (int32_t)l->micro_batches;
     o.t.recompute.mode = l->recompute ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
     o.schedule = pipe_of(l);
@@ -256,7 +297,8 @@ static bool plan_all_stages(const options *o, found *row, char error[512])
 /* They differ in schedule, stage and recomputation alone. */
 static bool are_kin(const layout *a, const layout *b)
 {
-    return a->tensor == b->tensor && a->pipe == b->pipe && a->batch == b->batch;
+    return a->tensor == b->tensor && a->pipe == b->pipe && a->expert == b->expert &&
+           a->batch == b->batch;
 }
 
 /* One of its kin fits. */
@@ -335,16 +377,43 @@ static void try_layouts(finder *f)
     }
 }
 
+/* What layers with experts have. */
+static bool measure_experts(finder *f)
+{
+    options o = *f->o;
+    result r;
+    zf_graph *g;
+    zf_node node;
+    bool good;
+    o.batch = 1;
+    if (!(g = plan_graph(&r))) return false;
+    (void)plan_model(g, &o);
+    for (int32_t k = 0; zf_graph_node(g, k, &node); k++) {
+        if (node.op == ZF_OP_dispatch)
+            f->tokens += (double)zf_shape_count(zf_tensor_shape((zf_tensor){g, node.operands[0]}));
+        if (node.op == ZF_OP_route) f->chosen = (double)node.shape.dims[1];
+        if (node.op == ZF_OP_grouped_linear) {
+            const zf_shape w = zf_tensor_shape((zf_tensor){g, node.operands[1]});
+            f->of_experts += (double)zf_shape_count(w);
+            f->experts = f->experts && f->experts < w.dims[0] ? f->experts : w.dims[0];
+        }
+    }
+    good = !zf_graph_status(g);
+    snprintf(f->error, sizeof f->error, "%s", zf_graph_error(g));
+    zf_graph_free(g);
+    return good;
+}
+
 /* The FLOPs of a sequence, and the parameters. */
 static bool measure_model(finder *f)
 {
     options o = *f->o;
     result r;
     o.pipe = o.tensor = o.context = o.data = o.world = o.nodes = o.batch = 1, o.t.tensor = 0;
-    o.t.zero = (zf_zero_desc){.micro_batches = 1};
+    o.t.zero = (zf_zero_desc){.micro_batches = 1}, o.t.expert = 0, o.t.sections.expert = 0;
     if (!plan_of(&o, &r, f->error)) return false;
     f->flops = r.plan.flops, f->parameters = (double)r.plan.parameter_count;
-    return true;
+    return measure_experts(f);
 }
 
 /* ------------------------------------------------------------------------------------- printing */
@@ -360,11 +429,12 @@ static const char *bound_of(const finder *f, const found *row)
 /* The options by which zf-plan plans it. */
 static const char *options_text(char text[200], const layout *l)
 {
-    char chunks[12] = "";
+    char chunks[12] = "", experts[32] = "";
     if (l->kind == ZF_PIPE_INTERLEAVED) snprintf(chunks, sizeof chunks, "=%d", (int)l->chunks);
+    if (l->expert > 1) snprintf(experts, sizeof experts, " --expert %lld", (long long)l->expert);
     snprintf(text, 200,
-             "--tensor %lld --pipe %lld%s%s%s --zero %d --batch %lld --micro-batches %lld%s",
-             (long long)l->tensor, (long long)l->pipe, l->kind ? " --schedule " : "",
+             "--tensor %lld --pipe %lld%s%s%s%s --zero %d --batch %lld --micro-batches %lld%s",
+             (long long)l->tensor, (long long)l->pipe, experts, l->kind ? " --schedule " : "",
              l->kind ? zf_pipe_kind_name(l->kind) : "", chunks, (int)l->stage,
              (long long)l->batch, (long long)l->micro_batches,
              l->recompute ? " --recompute layers" : "");
@@ -401,7 +471,9 @@ static void put_row(zf_json_writer *w, const finder *f, const found *row)
     zf_json_put_key(w, "options"), zf_json_put_string(w, options_text(text, &row->of));
     plan_put_bytes(w, "tensor", (size_t)row->of.tensor),
         plan_put_bytes(w, "pipe", (size_t)row->of.pipe);
-    plan_put_bytes(w, "data", (size_t)row->of.data), plan_put_bytes(w, "peak", row->peak);
+    plan_put_bytes(w, "data", (size_t)row->of.data),
+        plan_put_bytes(w, "expert", (size_t)row->of.expert);
+    plan_put_bytes(w, "peak", row->peak);
     zf_json_put_key(w, "seconds"), zf_json_put_double(w, row->seconds);
     zf_json_put_key(w, "traffic"), zf_json_put_double(w, row->traffic);
     zf_json_put_key(w, "idle"), zf_json_put_double(w, row->idle);

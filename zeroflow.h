@@ -193,6 +193,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/bucket.c"
 #include "ops/squares.c"
 #include "ops/collective.c"
+#include "ops/lazy_rows.c"
 #include "ops/part.c"
 #include "ops/repeat.c"
 #include "ops/examples.c"

@@ -50,6 +50,7 @@
 #include "ops/repeat.cu"
 #include "ops/squares.cu"
 #include "ops/rows.cu"
+#include "ops/lazy_rows.cu"
 #include "ops/conv.cu"
 #include "ops/along.cu"
 #include "ops/draw.cu"

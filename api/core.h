@@ -515,6 +515,15 @@ typedef struct zf_embedding_desc {
 } zf_embedding_desc;
 ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
 
+/* The numbers of an index once each, ascending, and -1 in what is left: [n] for an index of n
+ * elements, i32 or i64 of any shape, from -1, which is no row, to rows - 1; another one is an error
+ * of the step. The result is i32, of 2^31 rows and more i64. */
+ZF_BUILDER zf_tensor zf_distinct_rows(zf_tensor index, int64_t rows);
+/* out[k,:] = sum of x[i...,:] where index[i...] = rows[k], in the order of the index; 0 where there
+ * is none. rows [m], i32 or i64: ascending, then -1, as zf_distinct_rows gives them; x float, with
+ * the index's dimensions first, in whose place the result has m. It has no gradient. */
+ZF_BUILDER zf_tensor zf_sum_rows(zf_tensor x, zf_tensor index, zf_tensor rows);
+
 /* weight * sum over rows of -log softmax(logits)[label]; rows with label -100 are ignored. logits
  * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. weight ZF_NONE: 1 / max(1,
  * labelled rows); with zf_zero the labelled rows of the global batch, so that the loss is the mean

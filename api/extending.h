@@ -60,7 +60,7 @@
       A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i)         \
       A(param, bits, i) A(param, block, i) A(param, scale, d) A(param, rate, f)                    \
       A(param, decay, f) A(param, no_decay, b) A(param, beta1, f) A(param, beta2, f)               \
-      A(param, optimizer, e(any|adamw|lamb|sgd|lion)))                                             \
+      A(param, optimizer, e(any|adamw|lamb|sgd|lion)) A(param, lazy, b))                           \
     X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i)                           \
       A(state, ranks, e(stage|whole|each|cut|node)))                                               \
     X(cache, 0, 0, A(cache, held, b) A(cache, bits, i) A(cache, block, i) A(cache, scale, d))      \
@@ -163,6 +163,9 @@
       A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i)                 \
       A(scatter_rows, over,                                                                        \
         e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners)))                    \
+    X(distinct_rows, 1, 1, A(distinct_rows, rows, i) A(distinct_rows, padded, b)                   \
+      A(distinct_rows, padding, i))                                                                \
+    X(sum_rows, 3, 3, )                                                                            \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3|yarn)) \
@@ -236,6 +239,7 @@
     X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i)          \
       A(bucket, each, b))                                                                          \
     X(accumulator, 0, 0, )                                                                         \
+    X(collect, 2, 2, A(collect, parts, i))                                                         \
     X(view, 1, 1, A(view, at, i) A(view, shape, l))                                                \
     X(shard, 1, 1, A(shard, world, i))                                                             \
     X(piece, 1, 1, A(piece, at, i) A(piece, size, i))                                              \
@@ -273,7 +277,7 @@
       A(dequantize_sum, scale, d) A(dequantize_sum, to, d) A(dequantize_sum, parts, i))            \
     /* effects */                                                                                  \
     X(output, 1, 3, A(output, reduction, e(derived|sum|mean|none)))                                \
-    X(gradient, 2, 2, )                                                                            \
+    X(gradient, 2, 3, )                                                                            \
     X(set, 2, 2, A(set, parts, e(one|mean|sum)))                                                   \
     X(copy, 1, 2, A(copy, to, e(device|host|disk)))                                                \
     X(release, 1, 1, )                                                                             \
@@ -285,11 +289,12 @@
       A(loss_scale_update, consecutive, b))                                                        \
     X(advance, 1, 2, )                                                                             \
     X(delay, 2, 2, )                                                                               \
-    X(sgd, 3, 6, A(sgd, momentum, f) A(sgd, nesterov, b) A(sgd, weight_decay, f)                   \
-      A(sgd, piece, l) A(sgd, world, i) A(sgd, blocks, l) A(sgd, decays, v) A(sgd, scaled, b))     \
-    X(adamw, 6, 8, A(adamw, beta1, f) A(adamw, beta2, f) A(adamw, eps, f)                          \
+    X(sgd, 3, 7, A(sgd, momentum, f) A(sgd, nesterov, b) A(sgd, weight_decay, f)                   \
+      A(sgd, piece, l) A(sgd, world, i) A(sgd, blocks, l) A(sgd, decays, v) A(sgd, scaled, b)      \
+      A(sgd, lazy, b))                                                                             \
+    X(adamw, 6, 9, A(adamw, beta1, f) A(adamw, beta2, f) A(adamw, eps, f)                          \
       A(adamw, weight_decay, f) A(adamw, piece, l) A(adamw, world, i) A(adamw, blocks, l)          \
-      A(adamw, decays, v) A(adamw, scaled, b) A(adamw, uncorrected, b))                            \
+      A(adamw, decays, v) A(adamw, scaled, b) A(adamw, uncorrected, b) A(adamw, lazy, b))          \
     X(lamb_update, 5, 7, A(lamb_update, beta1, f) A(lamb_update, beta2, f)                         \
       A(lamb_update, eps, f) A(lamb_update, weight_decay, f) A(lamb_update, piece, l)              \
       A(lamb_update, world, i) A(lamb_update, blocks, l) A(lamb_update, decays, v)                 \
@@ -316,7 +321,7 @@
     X(maxima, 1, 1, A(maxima, blocks, l))
 
 #define ZF_MAX_OPERANDS   65535
-#define ZF_MAX_ATTRIBUTES 15
+#define ZF_MAX_ATTRIBUTES 16
 #define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, without its result */
 
 typedef enum zf_op {
@@ -584,6 +589,10 @@ typedef struct zf_grad {
     bool part;
     int32_t axis;
     int64_t start;
+    /* dx[0] is the gradient of some rows of operand 0, a parameter in a group with lazy_rows: it
+     * has those of which this tensor has the numbers, as zf_distinct_rows gives them; others have
+     * none. ZF_NONE: it is that of all */
+    zf_tensor rows;
     /* Gradients of saved values that other nodes read; ZF_NONE: 0. Only the library's operators
      * have them */
     zf_tensor dsaved[ZF_MAX_SAVED];

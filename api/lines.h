@@ -87,6 +87,8 @@
 #define zf_gather_rows(x, ...) zf_gather_rows(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_embedding(x, ...) zf_embedding(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_distinct_rows(x, ...) zf_distinct_rows(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_sum_rows(x, ...) zf_sum_rows(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_head_logp(x, ...) zf_head_logp(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_head_entropy(x) zf_head_entropy(zf_at((x), __FILE__, __LINE__))
@@ -201,6 +203,8 @@
 #undef zf_gather_rows
 #undef zf_embedding
 #undef zf_embedding_ex
+#undef zf_distinct_rows
+#undef zf_sum_rows
 #undef zf_cross_entropy
 #undef zf_head_logp
 #undef zf_head_entropy

@@ -44,6 +44,14 @@ typedef struct zf_param_group {
     double beta1, beta2; /* of an optimizer that has them */
     const char *optimizer; /* "adamw", "lamb", "sgd" or "lion" updates them; NULL: the graph's */
     bool frozen;         /* not trained: no gradient, no states */
+    /* Tables that zf_gather_rows and zf_embedding read, and nothing else: gradient, clipping and
+     * update are of the rows that a step has read, on all ranks, and take the time and the memory
+     * of these. adamw and sgd can. Moments of other rows do not decay, nor do other rows by weight
+     * decay: numbers are not those of the dense update, except of sgd without momentum and decay.
+     * Not with zf_cut, zf_context, zf_experts and zf_stages over several ranks or in sections,
+     * zf_tile, zf_ema, zf_delay, zf_offload of parameters, gradients or states, several nodes,
+     * quantized_gradients. docs/lazy-rows.md */
+    bool lazy_rows;
 } zf_param_group;
 
 /* Puts parameters into groups. Where a parameter is in several, each sets what it gives, and of two
@@ -189,7 +197,8 @@ ZF_API zf_status zf_tile(zf_graph *graph, const zf_tile_desc *desc);
  * is made; where another node has this name, "autograd.loss". Requires: not run before. */
 ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
 /* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid
- * tensor where it has none, without making it an error. */
+ * tensor where it has none, without making it an error. Of a table whose group has lazy_rows it is
+ * that of some of its rows, in as many as there are lookups. */
 ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
 /* Sections of sums over what the ranks along an axis share. */

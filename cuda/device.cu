@@ -207,9 +207,9 @@ static zf_status zfd_take_fault(zfd_cuda *c, zf_error *error)
                              name, (int)f.node, f.element, f.value, f.ignored, f.limit);
     default:
         return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
-                             "%s%s %%%d: element %lld of the index is %lld; it must be at least 0 "
+                             "%s%s %%%d: element %lld of the index is %lld; it must be at least %d "
                              "and less than %lld, the number of rows",
                              f.kind == ZFD_FAULT_TYPES ? "types of " : words, name, (int)f.node,
-                             f.element, f.value, f.limit);
+                             f.element, f.value, f.op == ZF_OP_distinct_rows ? -1 : 0, f.limit);
     }
 }

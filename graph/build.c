@@ -989,6 +989,16 @@ ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps)
     return zfi_op(rms_norm, NULL, x, zfi_op(rms, zfi_with({.f = eps}), x), gamma);
 }
 
+ZF_API zf_tensor zf_distinct_rows(zf_tensor index, int64_t rows)
+{
+    return zfi_op(distinct_rows, zfi_with({.i = rows}), index);
+}
+
+ZF_API zf_tensor zf_sum_rows(zf_tensor x, zf_tensor index, zf_tensor rows)
+{
+    return zfi_op(sum_rows, NULL, x, index, rows);
+}
+
 ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids) { return zf_gather_rows(table, ids); }
 
 ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc)

@@ -77,6 +77,7 @@ typedef enum zfi_among_ranks {
     ZFI_RANKS_PACK,     /* the operands, side by side */
     ZFI_RANKS_BLOCKS,   /* sums over blocks: a shard if the operand is a shard */
     ZFI_RANKS_GRADIENT, /* as operand 1, the gradient */
+    ZFI_RANKS_PARTS,    /* as operand 0, of all micro-batches */
     ZFI_RANKS_SIGNS     /* as operand 0; a sum over the ranks where it adds parts */
 } zfi_among_ranks;
 
@@ -637,6 +638,12 @@ static int32_t zfi_sum_after(const zf_graph *g, int32_t id)
 
 static bool zfi_is_frozen(const zfi_node *param) { return ZF_INT(param, param, frozen) != 0; }
 
+/* The node is a trained parameter of which only rows that are read have gradients and updates. */
+static bool zfi_is_lazy_table(const zfi_node *node)
+{
+    return node && node->op == ZF_OP_param && ZF_INT(node, param, lazy) && !zfi_is_frozen(node);
+}
+
 /* The value that autograd appended, before other passes changed it: they keep it as operand 0. */
 static int32_t zfi_raw_gradient(const zf_graph *g, int32_t id)
 {
@@ -676,6 +683,18 @@ static zfi_cut_rows zfi_cut_rows_of(const zfi_node *leaf)
     if (leaf->op == ZF_OP_state)
         return (zfi_cut_rows){ZF_INT(leaf, state, row), ZF_INT(leaf, state, rows)};
     return (zfi_cut_rows){0, 0};
+}
+
+/* An error where some rows of a table are updated: `why` says what needs those of all. */
+static zf_status zfi_check_dense(zf_graph *g, const char *pass, const char *why)
+{
+    for (int32_t k = 0; k < zfi_len(g->params); k++)
+        if (zfi_is_lazy_table(&g->nodes[g->params[k]]))
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "%s: of the table \"%.200s\" only the rows that are read are updated "
+                            "(zf_param_group.lazy_rows), and %s",
+                            pass, g->nodes[g->params[k]].name, why);
+    return ZF_OK;
 }
 
 /* Checks, for a pass whose states are of whole parameters, that zf_tile has cut none. */

@@ -62,6 +62,8 @@ static void zfi_find_all(const zf_graph *g, uint8_t *has)
         if (node->op == ZF_OP_output) has[g->order[i]] |= ZFI_HAS_OUTPUT;
         if (node->op == ZF_OP_gradient) {
             if (g->nodes[node->args[0]].op != ZF_OP_bucket) has[node->args[0]] |= ZFI_HAS_GRADIENT;
+            else if (node->arg_count > 2)
+                has[g->nodes[node->args[0]].args[0]] |= ZFI_HAS_GRADIENT; /* it lies there alone */
             else zfi_find_gradients_of(g, node->args[0], node->args[1], has);
         }
         if (zfi_updates_param(g, node)) {

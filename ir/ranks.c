@@ -49,6 +49,8 @@
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients, at the places
  *     of their parameters in the bucket; no other bucket is updated by this sum; its other operands
  *     are equal on all ranks, or sharded as the updated value is
+ *   - an update of rows of a table (lazy) reads rows and gradients that are equal on all ranks and
+ *     of all micro-batches: gathered, and collected, each on an accumulator of its own
  *   - an update may read its gradient from states, if `delay` sets these to a sum as above
  *   - a whole bucket that is updated in shards is gathered before anything reads it, or the
  *     section ends; likewise an updated copy is copied back, and all pieces of it
@@ -335,6 +337,10 @@ static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
         if (ZF_INT(node, bucket, each)) s.bits |= r->shares & ZFI_OTHER;
         return s;
     case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
+    case ZFI_RANKS_PARTS: /* of all micro-batches */
+        s = zfi_stand_like(r, node->args[0]);
+        s.pack = 0, s.bits &= (uint8_t)~(ZFI_BATCH | ZFI_KNOWN);
+        return s;
     case ZFI_RANKS_ALIKE: return s;
     case ZFI_RANKS_VIEW: return zfi_stand_of_view(r, node);
     case ZFI_RANKS_FORM: return zfi_stand_like(r, node->args[0]);
@@ -668,6 +674,38 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const z
     *used = bucket;
 }
 
+/* Checks that operand 1 of an update or mark is rows that all ranks and micro-batches have read,
+ * the same on all. Their numbers, its last operand, are checked as other operands are. */
+static void zfi_check_lazy_rows(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 1; k < node->arg_count; k += node->arg_count - 2) {
+        const zfi_stand *x = &r->at[node->args[k]];
+        if (x->bits & (ZFI_OTHER | ZFI_BATCH | ZFI_SHARD))
+            zfi_verify_fail(g, id,
+                            "%%%d has the rows of this rank, or of one micro-batch, alone: those "
+                            "of all must be gathered above",
+                            (int)node->args[k]);
+    }
+}
+
+/* Checks that a value of each micro-batch is collected, on an accumulator of its own. */
+static void zfi_check_collect(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    int32_t *used = &r->at[zfi_accumulator_of(g, node->args[1])].used;
+    if (node->update)
+        zfi_verify_fail(g, id, "the update section runs once, so nothing is collected there");
+    else if (ZF_INT(node, collect, parts) != g->micro_batches)
+        zfi_verify_fail(g, id, "it collects %lld parts, and a step has %lld micro-batches",
+                        (long long)ZF_INT(node, collect, parts), (long long)g->micro_batches);
+    else if (*used)
+        zfi_verify_fail(g, id, "%%%d accumulates %%%d already", (int)node->args[1], (int)*used);
+    *used = id;
+}
+
 /* Checks that operand k is whole if the updated value is, and a shard if it is. */
 static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 {
@@ -845,8 +883,9 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
                         shard ? "%%%d is this rank's shard: world must be %d"
                               : "%%%d is whole: world must not be given",
                         (int)node->args[0], (int)zfi_shards_at(g, id));
-    if (!zfi_reads_delayed(r, id, bucket, blocks)) zfi_check_gradient(r, id, bucket, blocks);
-    zfi_check_cut(r, id, 1);
+    if (zfi_is_lazy(g, node)) zfi_check_lazy_rows(r, id);
+    else if (!zfi_reads_delayed(r, id, bucket, blocks)) zfi_check_gradient(r, id, bucket, blocks);
+    if (!zfi_is_lazy(g, node)) zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_same_rows(r, id, k, blocks);
     if (!g->error.status) zfi_check_pieces(r, id);
 }
@@ -1004,7 +1043,8 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t arg = node->args[k];
-        if (zfi_accumulator_of(g, arg) && node->op != ZF_OP_wait && !(k == 1 && zfi_is_sum(node)) &&
+        if (zfi_accumulator_of(g, arg) && node->op != ZF_OP_wait &&
+            !(k == 1 && (zfi_is_sum(node) || node->op == ZF_OP_collect)) &&
             !(node->op == ZF_OP_copy && (k == 1) == (node->arg_count > 1)))
             zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
                             (int)arg);
@@ -1071,7 +1111,9 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (node->op == ZF_OP_variance_ratio) zfi_check_variances(r, id);
     zfi_check_copies(r, id);
     if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);
-    if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
+    if (node->op == ZF_OP_collect) zfi_check_collect(r, id);
+    if (node->op == ZF_OP_gradient && node->arg_count > 2) zfi_check_lazy_rows(r, id);
+    else if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
     if (node->op == ZF_OP_output) zfi_check_output(r, id);
     if (zfi_has(g, id, ZF_OP_EFFECT)) return;
     r->at[id] = zfi_stand_of_node(r, id);

@@ -6,20 +6,23 @@
  *
  * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t), or m and v with uncorrected=true; t is a state
  * i64[] that counts updates from 1; it is advanced before. m and v are f32, f64 for an f64
- * parameter. The master weights may follow as operand 6, and with scaled=true the scale comes last
- * (update.c). */
+ * parameter. The master weights may follow as operand 6, and with scaled=true the scale comes last,
+ * with lazy=true of adamw after it rows (update.c). */
 
 /* Checks what adamw and lamb_update share: operands 0 to 3, operand `step` and the one after it,
  * and the attributes. */
 static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
-    zf_status status = zfi_infer_scaled(c, ZF_AT_adamw_scaled, step + 1);
+    const bool lazy = ZF_INT(c, adamw, lazy) != 0;
+    zf_status status = zfi_infer_some_rows(c, lazy, step + 1, &ZF_ATTRIBUTE(c, adamw, world));
+    if (!status) status = zfi_infer_scaled(c, ZF_AT_adamw_scaled, step + 1);
     if (!status) status = zfi_infer_target(c, ZF_AT_adamw_world);
     if (!status && c->arg_count > step + 2)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
-    if (!status) status = zfi_infer_paired(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status && !lazy)
+        status = zfi_infer_paired(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_paired(c, 2, "the mean", wide, true);
     if (!status) status = zfi_infer_paired(c, 3, "the variance", wide, true);
     if (!status && c->args[2] == c->args[3])
@@ -159,9 +162,10 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
 }
 
 /* An error unless the step was advanced before. */
-static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_task *reference)
+static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, const zfi_update_tasks *tasks)
 {
-    zf_launch own = zfi_without_scale(l, ZF_AT_adamw_scaled);
+    const zf_launch all = tasks->rows && l->attributes[tasks->lazy].i ? zfi_without_rows(l) : *l,
+                    own = zfi_without_scale(&all, ZF_AT_adamw_scaled);
     int64_t t = zfi_get_integer(zfi_adam_step(l), 0);
     if (zfi_gradient_scale(&own, ZF_AT_adamw_scaled) < 0) {
         if (l->op == ZF_OP_lamb_update)
@@ -173,19 +177,28 @@ static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_ta
                         "%s: the step, operand %d, is %lld; it counts updates from 1, so it "
                         "must be advanced before",
                         name, (int)(zfi_adam_step(l) - l->args), (long long)t);
-    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
-              zfi_fast_or_half(l) ? zfi_adam_fast : reference);
-    return ZF_OK;
+    return zfi_run_update(l, tasks);
+}
+
+static void zfi_adamw_rows(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_update_rows(l, l->arg_count + (ZF_INT(l, adamw, scaled) != 0), ZF_AT_adamw_world, first,
+                    last, zfi_fast_or_half(l) ? zfi_adam_fast : zfi_adamw_reference);
 }
 
 static zf_status zfi_cpu_adamw(const zf_launch *l)
 {
-    return zfi_cpu_adam(l, "adamw", zfi_adamw_reference);
+    return zfi_cpu_adam(l, "adamw", &(zfi_update_tasks){.scaled = ZF_AT_adamw_scaled,
+                                                        .lazy = ZF_AT_adamw_lazy,
+                                                        .fast = zfi_adam_fast,
+                                                        .reference = zfi_adamw_reference,
+                                                        .rows = zfi_adamw_rows});
 }
 
 static int32_t zfi_master_adamw(const zfi_node *node)
 {
-    return zfi_master_at(node, 6, ZF_INT(node, adamw, scaled));
+    return zfi_master_at(node, 6, (ZF_INT(node, adamw, scaled) != 0) +
+                                      (ZF_INT(node, adamw, lazy) != 0));
 }
 
 static uint32_t zfi_writes_adamw(const zfi_node *node)
@@ -194,7 +207,7 @@ static uint32_t zfi_writes_adamw(const zfi_node *node)
 }
 
 ZFI_OPERATOR(adamw, .infer = zfi_infer_adamw, .grad = zfi_grad_none, .cpu = zfi_cpu_adamw,
-             .writes = zfi_writes_adamw, .master = zfi_master_adamw, .bytes = zfi_bytes_update,
+             .writes = zfi_writes_adamw, .master = zfi_master_adamw, .bytes = zfi_bytes_lazy,
              .rate = 4,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 
@@ -211,9 +224,10 @@ static void zfi_update_adamw(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tens
     zf_tensor m = zfi_moment(g, "adamw.m", p), v = zfi_moment(g, "adamw.v", p);
     zf_tensor w = zfi_master(g, "adamw.master", p);
     (void)zfi_build_update(
-        ZF_OP_adamw, 8, (zf_tensor[]){p, dp, m, v, o->lr, o->step, w, o->scale},
+        ZF_OP_adamw, 9, (zf_tensor[]){p, dp, m, v, o->lr, o->step, w, o->scale, o->rows},
         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
                  {.f = decay}, [ZF_AT_adamw_scaled] = {.i = o->scale.graph != NULL},
-                 [ZF_AT_adamw_uncorrected] = {.i = d->no_bias_correction}));
+                 [ZF_AT_adamw_uncorrected] = {.i = d->no_bias_correction},
+                 [ZF_AT_adamw_lazy] = {.i = o->rows.graph != NULL}));
 }
-ZFI_OPTIMIZER(adamw, .counts = true, .update = zfi_update_adamw)
+ZFI_OPTIMIZER(adamw, .counts = true, .lazy = true, .update = zfi_update_adamw)

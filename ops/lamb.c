@@ -47,7 +47,10 @@ static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t
 
 static zf_status zfi_cpu_lamb_update(const zf_launch *l)
 {
-    return zfi_cpu_adam(l, "lamb_update", zfi_lamb_update_reference);
+    return zfi_cpu_adam(l, "lamb_update",
+                        &(zfi_update_tasks){.scaled = ZF_AT_lamb_update_scaled,
+                                            .fast = zfi_adam_fast,
+                                            .reference = zfi_lamb_update_reference});
 }
 
 /* lr r for parameter `index`; NaN if a norm is NaN. */

@@ -11,11 +11,14 @@
  *                                             no_decay: a decay of 0; optimizer=sgd: another one
  *                                             (passes/optimizers/groups.c)
  *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
+ *     %8 = param "t" {lazy=true} : f32[9,4]   a table of which only rows that are read are updated
  *     %4 = constant {values=[1]} : f32[4]     one value for all elements, or one for each
  *          output %9 "loss"                       %9 can be read after a step
  *          output %9, %8, %7 "loss"               the same; %9 is a ratio of sums over examples, %8
  *                                                 its divisor, and %7 the sum in that
  *          gradient %2, %8                        %8 is the gradient of the loss with respect to %2
+ *          gradient %2, %8, %7                    of some rows of the table %2, which have the
+ *                                                 numbers %7 (lazy_rows.c); %2 has lazy=true
  *          advance %3                             %3 += 1
  *          advance %3, %8                         the same unless %8 < 0
  */
@@ -168,8 +171,28 @@ static zf_status zfi_infer_output(zfi_infer *c)
     return zfi_infer_like(c, 0);
 }
 
+/* Checks that operand k is the numbers of rows of a table, and operand 1 these rows' gradients: as
+ * many rows of the table, unless that is a bucket. */
+static zf_status zfi_infer_lazy(const zfi_infer *c, int32_t k)
+{
+    const zf_shape *rows = &c->args[k]->shape, *g = &c->args[1]->shape;
+    zf_shape table = c->args[0]->shape;
+    const bool flat = c->args[0]->op != ZF_OP_param;
+    bool fits = zfi_is_integer(c->args[k]->dtype) && rows->rank == 1 && g->rank >= 1 &&
+                g->dims[0] == rows->dims[0];
+    if (fits && !flat && table.rank) table.dims[0] = rows->dims[0];
+    if (fits && (flat || zfi_same_shape(&table, g)) && c->args[1]->dtype == c->args[0]->dtype)
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                          "operand %d must be the numbers of rows, i32 or i64 [n], and operand 1 n "
+                          "rows of the table, of its dtype",
+                          (int)k);
+}
+
 static zf_status zfi_infer_gradient(zfi_infer *c)
 {
+    if (c->arg_count > 2 && (c->args[0]->op == ZF_OP_bucket || c->args[0]->op == ZF_OP_param))
+        return zfi_infer_lazy(c, 2);
     if (c->args[0]->op == ZF_OP_bucket) return zfi_infer_dtypes(c, true);
     if (c->args[0]->op != ZF_OP_param)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a param or a bucket");

@@ -81,7 +81,9 @@ static void zfi_lion_fast(const zf_launch *l, int64_t first, int64_t last)
 
 static zf_status zfi_cpu_lion(const zf_launch *l)
 {
-    return zfi_run_update(l, ZF_AT_lion_scaled, zfi_lion_fast, zfi_lion_reference);
+    return zfi_run_update(l, &(zfi_update_tasks){.scaled = ZF_AT_lion_scaled,
+                                                 .fast = zfi_lion_fast,
+                                                 .reference = zfi_lion_reference});
 }
 
 static int32_t zfi_master_lion(const zfi_node *node)

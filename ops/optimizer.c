@@ -13,6 +13,7 @@ typedef struct zfi_optimizer_record {
     size_t desc_size;      /* and its bytes */
     bool counts;           /* it has a state that counts updates */
     bool one_rate;         /* its states are made of one rate and one pair of betas */
+    bool lazy;             /* it can update some rows of a table */
     bool signs;            /* ranks average its momentum as signs, from their own gradients */
     /* Checks what ranges do not, and may rewrite the graph before the updates; NULL: nothing */
     zf_status (*prepare)(zf_graph *, const void *desc);
@@ -36,6 +37,7 @@ struct zfi_optimizer {
     /* step: counts updates; ZF_NONE where the optimizer does not count. scale: the factor for
      * gradients; ZF_NONE: 1 */
     zf_tensor lr, step, scale;
+    zf_tensor rows; /* of the current parameter, which its gradient is of; ZF_NONE: all */
     /* Counts updates of the variance, where these are fewer: made by `begin` */
     zf_tensor variance_step;
     /* 0/1 Adam: the sum of the rates, whether it is above 0, a constant, and the share of the

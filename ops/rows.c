@@ -20,6 +20,8 @@
  *     %3 = gather_rows %1, %2 {first=4 of=12} : f32[6,256]     %1 has rows 4 to 7 of 12, say
  *     %5 = scatter_rows %4, %2 {rows=4 first=4 of=12} : f32[4,256]
  *
+ * The gradient of a table {lazy=true} is one of the rows that are read (lazy_rows.c).
+ *
  * An index outside the table is an error of the step. scatter_rows adds in the order of the index,
  * starting from 0, with any number of threads, since threads split the columns and not the rows:
  *
@@ -117,13 +119,20 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
 static void zfi_grad_gather_rows(zf_grad *c)
 {
     int64_t rows = zf_tensor_shape(c->x[0]).dims[0];
-    if (c->need[0])
+    if (c->need[0] && zfi_is_lazy_table(zfi_node_of(c->x[0]))) {
+        c->rows = zfi_op(distinct_rows,
+                         zfi_with({.i = rows}, ZF_ATTRIBUTE(c, gather_rows, padded),
+                                  ZF_ATTRIBUTE(c, gather_rows, padding)),
+                         c->x[1]);
+        c->dx[0] = zf_sum_rows(c->dy, c->x[1], c->rows);
+    } else if (c->need[0]) {
         c->dx[0] = zfi_op(scatter_rows,
                           zfi_with({.i = rows}, ZF_ATTRIBUTE(c, gather_rows, padded),
                                    ZF_ATTRIBUTE(c, gather_rows, padding),
                                    ZF_ATTRIBUTE(c, gather_rows, first),
                                    ZF_ATTRIBUTE(c, gather_rows, of)),
                           c->dy, c->x[1]);
+    }
 }
 
 static void zfi_grad_scatter_rows(zf_grad *c)

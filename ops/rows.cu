@@ -26,18 +26,20 @@ typedef struct zfd_index {
     int64_t first, rows, of; /* rows from `first` on, of so many */
     int32_t op, node;
     zfd_fault *fault;
+    int64_t least; /* a number from here on is no error; 0, or -1 for no row */
 } zfd_index;
 
 static zfd_index zfd_index_of(const zf_launch *l, int64_t rows, int64_t first, int64_t of)
 {
     zfd_index x = {l->args[1].data, l->args[1].dtype == ZF_I64, first,  rows,
-                   of ? of : rows,  l->op,                      l->node, zfd_device_of(l)->fault};
+                   of ? of : rows,  l->op,                      l->node, zfd_device_of(l)->fault,
+                   0};
     return x;
 }
 
 __device__ __forceinline__ bool zfd_index_good(const zfd_index &x, int64_t row)
 {
-    return row >= 0 && row < x.of;
+    return row >= x.least && row < x.of;
 }
 
 /* The table has the row. */

@@ -6,7 +6,7 @@
  *         buf = momentum buf + d, p -= lr buf, or with nesterov p -= lr (d + momentum buf)
  *
  * buf is f32, f64 for an f64 parameter. The master weights may follow as operand 3, or 4 after the
- * buffer, and with scaled=true the scale comes last (update.c). */
+ * buffer, and with scaled=true the scale comes last, with lazy=true after it rows (update.c). */
 
 /* The number of the operand of sgd that is its optional master weights: after the buffer, which
  * momentum needs. */
@@ -16,12 +16,15 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
 {
     double momentum = ZF_FLOAT(c, sgd, momentum);
     int32_t master = zfi_sgd_master(momentum);
-    zf_status status = zfi_infer_scaled(c, ZF_AT_sgd_scaled, 3);
+    const bool lazy = ZF_INT(c, sgd, lazy) != 0;
+    zf_status status = zfi_infer_some_rows(c, lazy, 3, &ZF_ATTRIBUTE(c, sgd, world));
+    if (!status) status = zfi_infer_scaled(c, ZF_AT_sgd_scaled, 3);
     if (!status) status = zfi_infer_target(c, ZF_AT_sgd_world);
     if (!status && c->arg_count > master + 1)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
-    if (!status) status = zfi_infer_paired(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status && !lazy)
+        status = zfi_infer_paired(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status) status = zfi_infer_below(c, "momentum", momentum, INFINITY);
     if (!status)
@@ -98,25 +101,36 @@ static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
         }
 }
 
+static void zfi_sgd_rows(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_update_rows(l, l->arg_count + (ZF_INT(l, sgd, scaled) != 0), ZF_AT_sgd_world, first, last,
+                    zfi_fast_or_half(l) ? zfi_sgd_fast : zfi_sgd_reference);
+}
+
 static zf_status zfi_cpu_sgd(const zf_launch *l)
 {
-    return zfi_run_update(l, ZF_AT_sgd_scaled, zfi_sgd_fast, zfi_sgd_reference);
+    return zfi_run_update(l, &(zfi_update_tasks){.scaled = ZF_AT_sgd_scaled,
+                                                 .lazy = ZF_AT_sgd_lazy,
+                                                 .fast = zfi_sgd_fast,
+                                                 .reference = zfi_sgd_reference,
+                                                 .rows = zfi_sgd_rows});
 }
 
 static int32_t zfi_master_sgd(const zfi_node *node)
 {
     return zfi_master_at(node, zfi_sgd_master(ZF_FLOAT(node, sgd, momentum)),
-                         ZF_INT(node, sgd, scaled));
+                         (ZF_INT(node, sgd, scaled) != 0) + (ZF_INT(node, sgd, lazy) != 0));
 }
 
 static uint32_t zfi_writes_sgd(const zfi_node *node)
 {
-    int32_t args = node->arg_count - (int32_t)ZF_INT(node, sgd, scaled);
+    int32_t args = node->arg_count - (int32_t)ZF_INT(node, sgd, scaled) -
+                   (int32_t)ZF_INT(node, sgd, lazy);
     return 1 | (args > 3 ? 1 << 3 : 0) | (args > 4 ? 1 << 4 : 0);
 }
 
 ZFI_OPERATOR(sgd, .infer = zfi_infer_sgd, .grad = zfi_grad_none, .cpu = zfi_cpu_sgd,
-             .writes = zfi_writes_sgd, .master = zfi_master_sgd, .bytes = zfi_bytes_update,
+             .writes = zfi_writes_sgd, .master = zfi_master_sgd, .bytes = zfi_bytes_lazy,
              .rate = 2,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 
@@ -137,8 +151,9 @@ static void zfi_update_sgd(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tensor
     zf_tensor buffer = d->momentum == 0 ? ZF_NONE : zfi_moment(g, "sgd.momentum", p);
     zf_tensor w = zfi_master(g, "sgd.master", p);
     (void)zfi_build_update(
-        ZF_OP_sgd, 6, (zf_tensor[]){p, dp, o->lr, buffer, w, o->scale},
+        ZF_OP_sgd, 7, (zf_tensor[]){p, dp, o->lr, buffer, w, o->scale, o->rows},
         zfi_with({.f = d->momentum}, {.i = d->nesterov},
-                 {.f = decay}, [ZF_AT_sgd_scaled] = {.i = o->scale.graph != NULL}));
+                 {.f = decay}, [ZF_AT_sgd_scaled] = {.i = o->scale.graph != NULL},
+                 [ZF_AT_sgd_lazy] = {.i = o->rows.graph != NULL}));
 }
-ZFI_OPTIMIZER(sgd, .update = zfi_update_sgd)
+ZFI_OPTIMIZER(sgd, .lazy = true, .update = zfi_update_sgd)

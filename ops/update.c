@@ -18,6 +18,12 @@
  * With piece=[at,size] the operands are pieces of a bucket or shard of `size` elements, from
  * element `at` on. The list of ranges is that of the whole bucket.
  *
+ * With lazy=true one more operand comes last of all: numbers of rows of a table, i32 or i64 [n], -1
+ * for none. The gradient has n rows, and only these rows of the parameter and the states are read
+ * and written. A bucket has that table alone.
+ *
+ *     adamw %p, %g, %m, %v, %lr, %t, %c, %r {beta1=0.9 beta2=0.999 eps=1e-08 scaled=true lazy=true}
+ *
  * Numbers that all elements share (corrections, rates) are computed in double and rounded once.
  * Otherwise no element depends on another, so a tensor can be split anywhere. */
 
@@ -136,6 +142,21 @@ static zf_status zfi_infer_scaled(zfi_infer *c, int at, int32_t least)
     status = zfi_infer_number(c, c->arg_count - 1, "the scale");
     c->arg_count--;
     return status;
+}
+
+/* With `lazy`: checks the gradient and the last operand, its rows, and removes that from *c for the
+ * checks that follow. `least`: the number of operands before it, at least. */
+static zf_status zfi_infer_some_rows(zfi_infer *c, bool lazy, int32_t least,
+                                     const zf_attribute *world)
+{
+    if (!lazy) return ZF_OK;
+    if (c->arg_count <= least)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "lazy=true needs one more operand, the rows");
+    if ((world - 1)->list.count || (world + 1)->list.count > 2)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "lazy=true is for one table, and no piece of a bucket");
+    c->arg_count--;
+    return zfi_infer_lazy(c, c->arg_count);
 }
 
 /* Checks operand k, if it is there: the master weights of operand 0. */
@@ -264,44 +285,136 @@ static void zfi_set_weight(const zf_launch *l, const zf_array *weights, int64_t 
     if (weights != &l->args[0]) zfi_set(&l->args[0], i, zfi_get(weights, i));
 }
 
-/* Runs an update over its elements, unless the loss scale says that the step is skipped. at: the
- * number of its attribute `scaled`. */
-static zf_status zfi_run_update(const zf_launch *l, int at, zfi_range_task *fast,
-                                zfi_range_task *reference)
+/* ---------------------------------------------------------------------------- lazy updates */
+
+/* The launch of a lazy update, without its rows. */
+static zf_launch zfi_without_rows(const zf_launch *l)
 {
-    zf_launch own = zfi_without_scale(l, at);
-    if (zfi_gradient_scale(&own, at) < 0) return ZF_OK;
-    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast_or_half(l) ? fast : reference);
+    zf_launch own = *l;
+    own.arg_count--;
+    return own;
+}
+
+/* A launch for elements [first, first + count) of the operands, with the gradient from element `of`
+ * on: as an update of a whole tensor. args and with: room for its operands and attributes. */
+static zf_launch zfi_row_launch(const zf_launch *l, int at, int64_t first, int64_t of,
+                                int64_t count, zf_array args[ZFI_OPERANDS],
+                                zf_attribute with[ZF_MAX_ATTRIBUTES])
+{
+    zf_launch own = *l;
+    const int32_t all = l->arg_count + 1; /* the scale, if there is one, is after the others */
+    memcpy(args, l->args, (size_t)all * sizeof *args);
+    memcpy(with, l->attributes, ZF_MAX_ATTRIBUTES * sizeof *with);
+    if (with[at + 2].list.count) /* the weight decay stands before `piece` */
+        with[at - 2].f = ((const double *)with[at + 2].list.data)[0];
+    memset(with + at, 0, 3 * sizeof *with); /* world, blocks, decays */
+    for (int32_t k = 0; k < l->arg_count; k++) {
+        if (k != 1 && !zfi_same_shape(&l->args[k].shape, &l->args[0].shape)) continue;
+        args[k].data = (char *)args[k].data +
+                       (k == 1 ? of : first) * (int64_t)zf_dtype_size(args[k].dtype);
+        args[k].shape = ZF_SHAPE(count);
+    }
+    own.args = args, own.attributes = with;
+    return own;
+}
+
+/* Rows [first, last) of a lazy update, which are operand `of`, by `task`. at: the number of its
+ * attribute world. */
+static void zfi_update_rows(const zf_launch *l, int32_t of, int at, int64_t first, int64_t last,
+                            zfi_range_task *task)
+{
+    const zf_attribute *world = l->attributes + at, *blocks = world + 1;
+    const zf_array *rows = &l->args[of];
+    const int64_t count = zfi_count(&l->args[0]),
+                  width = zfi_row_width(&l->args[1]),
+                  place = blocks->list.count
+                              ? ((const int64_t *)blocks->list.data)[0] * ZFI_NORM_BLOCK
+                              : 0,
+                  base = world->i > 1 ? zfi_shard_here(l->run, world->i) * count : 0;
+    for (int64_t k = first; k < last; k++) {
+        const int64_t row = zfi_get_integer(rows, k), from = place + row * width - base,
+                      begin = zfi_max(from, 0), end = zfi_min(from + width, count);
+        zf_array args[ZFI_OPERANDS];
+        zf_attribute with[ZF_MAX_ATTRIBUTES];
+        if (row < 0 || begin >= end) continue;
+        const zf_launch own =
+            zfi_row_launch(l, at, begin, k * width + begin - from, end - begin, args, with);
+        task(&own, 0, end - begin);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- running */
+
+/* The tasks of an update: over elements, or with the attribute `lazy` over rows. scaled, lazy: the
+ * numbers of these attributes. */
+typedef struct zfi_update_tasks {
+    int scaled, lazy;
+    zfi_range_task *fast, *reference, *rows;
+} zfi_update_tasks;
+
+/* Runs an update over its elements, unless the loss scale says that the step is skipped. */
+static zf_status zfi_run_update(const zf_launch *l, const zfi_update_tasks *tasks)
+{
+    const bool lazy = tasks->rows && l->attributes[tasks->lazy].i;
+    const zf_launch all = lazy ? zfi_without_rows(l) : *l;
+    const zf_launch own = zfi_without_scale(&all, tasks->scaled);
+    if (zfi_gradient_scale(&own, tasks->scaled) < 0) return ZF_OK;
+    if (lazy)
+        zfi_split(&own, zfi_count(&l->args[l->arg_count - 1]),
+                  zfi_row_grain(zfi_row_width(&l->args[1])),
+                  tasks->rows);
+    else
+        zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
+                  zfi_fast_or_half(l) ? tasks->fast : tasks->reference);
     return ZF_OK;
 }
 
 /* ----------------------------------------------------------------------- what is written */
 
-/* Operand k is the master weights if it is there and is not the operand of `scaled`. */
-static int32_t zfi_master_at(const zfi_node *node, int32_t k, bool scaled)
+/* Operand k is the master weights if it is there and is not one of the `last` operands, those of
+ * `scaled` and `lazy`. */
+static int32_t zfi_master_at(const zfi_node *node, int32_t k, int32_t last)
 {
-    return node->arg_count - scaled > k ? k : -1;
+    return node->arg_count - last > k ? k : -1;
 }
 
 /* All operands are read. Those of the parameter's size are written too, except the second, the
- * gradient. */
-static double zfi_bytes_update(const zf_launch *l)
+ * gradient. `most`: elements of these that are. */
+static double zfi_bytes_of_update(const zf_launch *l, int64_t most)
 {
     double bytes = 0;
     for (int32_t k = 0; k < l->arg_count; k++) {
-        bool written = k != 1 && zfi_same_shape(&l->args[k].shape, &l->args[0].shape);
-        bytes += (double)zfi_array_bytes(&l->args[k]) * (written ? 2 : 1);
+        const bool written = k != 1 && zfi_same_shape(&l->args[k].shape, &l->args[0].shape);
+        const int64_t count = zfi_count(&l->args[k]);
+        bytes += (double)((written ? 2 * zfi_min(count, most) : count) *
+                          (int64_t)zf_dtype_size(l->args[k].dtype));
     }
     return bytes;
 }
 
+static double zfi_bytes_update(const zf_launch *l) { return zfi_bytes_of_update(l, INT64_MAX); }
+
+/* The same of an update that may be lazy. */
+static double zfi_bytes_lazy(const zf_launch *l)
+{
+    const bool lazy = l->op == ZF_OP_sgd ? ZF_INT(l, sgd, lazy) != 0 : ZF_INT(l, adamw, lazy) != 0;
+    return zfi_bytes_of_update(l, lazy ? zfi_count(&l->args[1]) : INT64_MAX);
+}
+
 /* ------------------------------------------------------------------------------- its operands */
+
+/* The update is of rows, which are its last operand. */
+static bool zfi_is_lazy(const zf_graph *g, const zfi_node *node)
+{
+    const zf_attribute *lazy = zfi_attribute_of(g, node, "lazy");
+    return node->op != ZF_OP_param && lazy && lazy->i;
+}
 
 /* Operand `scaled` of an update: its number; -1: it has none, 0: it cannot have one. */
 static int32_t zfi_scale_arg(const zf_graph *g, const zfi_node *node)
 {
     const zf_attribute *scaled = zfi_attribute_of(g, node, "scaled");
-    return !scaled ? 0 : scaled->i ? node->arg_count - 1 : -1;
+    return !scaled ? 0 : scaled->i ? node->arg_count - 1 - zfi_is_lazy(g, node) : -1;
 }
 
 /* Lets an update that has the attribute scaled read `gradient` and multiply it by `scale`, in place
@@ -317,7 +430,8 @@ static zf_status zfi_scale_update(zf_graph *g, int32_t id, int32_t gradient, int
                         "%s: there is no room for a scale, since it takes %d operands",
                         record->name, (int)record->most);
     memcpy(args, node->args, (size_t)node->arg_count * sizeof *args);
-    args[1] = gradient, args[count - 1] = scale;
+    if (zfi_is_lazy(g, node)) args[count - 1] = args[node->arg_count - 1];
+    args[1] = gradient, args[count - 1 - zfi_is_lazy(g, node)] = scale;
     list = zfi_bytes_copy(&g->memory, &g->text, args, (size_t)count * sizeof *args);
     if (!list) return zfi_graph_nomem(g);
     node->args = list, node->arg_count = count;

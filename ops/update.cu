@@ -134,30 +134,48 @@ __device__ __forceinline__ void zfd_put_weights(const zfd_update_job &j, const z
 
 /* --------------------------------------------------------------------------------- sgd */
 
+typedef struct zfd_sgd {
+    float scale, lr;
+    bool skips;
+} zfd_sgd;
+
+__device__ __forceinline__ zfd_sgd zfd_sgd_of(const zfd_update_job &j)
+{
+    const double c = j.scale.data ? zfd_number_at(j.scale, 0) : 1;
+    const zfd_sgd a = {(float)c, (float)zfd_number_at(j.lr, 0), c < 0};
+    return a;
+}
+
+template <class T>
+__device__ __forceinline__ void zfd_sgd_pack(const zfd_update_job &j, const zfd_sgd &a, float decay,
+                                             const zfd_update_pack &pack)
+{
+    const float momentum = j.eps;
+    float p[ZFD_TILE_PACK], g[ZFD_TILE_PACK], buf[ZFD_TILE_PACK];
+    zfd_get_weights<T>(p, j, pack);
+    zfd_update_get(g, static_cast<const T *>(j.g), pack);
+    if (j.m) zfd_update_get(buf, j.m, pack);
+#pragma unroll
+    for (int i = 0; i < ZFD_TILE_PACK; i++) {
+        float d = fmaf(decay, p[i], a.scale * g[i]);
+        if (j.m) {
+            buf[i] = fmaf(momentum, buf[i], d);
+            d = j.nesterov ? fmaf(momentum, buf[i], d) : buf[i];
+        }
+        p[i] = fmaf(-a.lr, d, p[i]);
+    }
+    if (j.m) zfd_update_put(j.m, pack, buf);
+    zfd_put_weights<T>(j, pack, p);
+}
+
 template <class T>
 __global__ void __launch_bounds__(ZFD_THREADS)
     zfd_sgd_kernel(const zfd_update_job j, const zfd_update_ranges r)
 {
-    double c = j.scale.data ? zfd_number_at(j.scale, 0) : 1;
-    float scale = (float)c, lr = (float)zfd_number_at(j.lr, 0), momentum = j.eps;
-    if (c < 0) return;
+    const zfd_sgd a = zfd_sgd_of(j);
+    if (a.skips) return;
     zfd_each_update(r, j.wide, [&](const zfd_update_range &range, const zfd_update_pack &pack) {
-        float p[ZFD_TILE_PACK], g[ZFD_TILE_PACK], buf[ZFD_TILE_PACK];
-        if (range.index < 0) return;
-        zfd_get_weights<T>(p, j, pack);
-        zfd_update_get(g, static_cast<const T *>(j.g), pack);
-        if (j.m) zfd_update_get(buf, j.m, pack);
-#pragma unroll
-        for (int i = 0; i < ZFD_TILE_PACK; i++) {
-            float d = fmaf(range.decay, p[i], scale * g[i]);
-            if (j.m) {
-                buf[i] = fmaf(momentum, buf[i], d);
-                d = j.nesterov ? fmaf(momentum, buf[i], d) : buf[i];
-            }
-            p[i] = fmaf(-lr, d, p[i]);
-        }
-        if (j.m) zfd_update_put(j.m, pack, buf);
-        zfd_put_weights<T>(j, pack, p);
+        if (range.index >= 0) zfd_sgd_pack<T>(j, a, range.decay, pack);
     });
 }
 
@@ -225,6 +243,86 @@ __global__ void __launch_bounds__(ZFD_THREADS)
         if (range.index >= 0 && a.state) zfd_adam_pack<T>(j, a, range.decay, pack);
         else if (j.u) zfd_update_put(j.u, pack, none);
     });
+}
+
+/* -------------------------------------------------------------------------------- lazy updates */
+
+/* Rows of a table, of which a rank may have a shard. */
+typedef struct zfd_lazy {
+    const void *rows; /* their numbers, i64 if `wide`, else i32; -1: none */
+    bool wide;
+    int64_t count, width, packs; /* packs: of a row */
+    int64_t first, elements;     /* the table begins at element `first` of so many here */
+    float decay;
+} zfd_lazy;
+
+static zfd_lazy zfd_lazy_of(const zf_launch *l, int at, double decay)
+{
+    const zf_attribute *world = l->attributes + at, *blocks = world + 1, *decays = blocks + 1;
+    const zf_array *rows = &l->args[l->arg_count - 1], *g = &l->args[1];
+    zfd_lazy z = {};
+    z.rows = rows->data, z.wide = rows->dtype == ZF_I64, z.count = zfd_count(rows);
+    z.width = zfd_span(&g->shape, 1, g->shape.rank);
+    z.packs = zfd_div_up(z.width, ZFD_TILE_PACK);
+    z.elements = zfd_count(&l->args[0]);
+    if (blocks->list.count)
+        z.first = static_cast<const int64_t *>(blocks->list.data)[0] * ZFD_TILE;
+    if (world->i > 1) z.first -= zfd_shard_here(l->run, world->i) * z.elements;
+    z.decay = (float)(decays->list.count ? static_cast<const double *>(decays->list.data)[0]
+                                         : decay);
+    return z;
+}
+
+/* The job for pack n of the rows, and *pack; false: this rank has none of it. */
+template <class T>
+__device__ __forceinline__ bool zfd_lazy_pack(const zfd_lazy &z, int64_t n, zfd_update_job *j,
+                                              zfd_update_pack *pack)
+{
+    const int64_t k = n / z.packs, c = (n - k * z.packs) * ZFD_TILE_PACK,
+                  row = zfd_index_at(z.rows, z.wide, k), at = z.first + row * z.width + c;
+    int64_t count = z.width - c;
+    if (count > ZFD_TILE_PACK) count = ZFD_TILE_PACK;
+    if (row < 0 || at + count <= 0 || at >= z.elements) return false;
+    const int64_t skip = at < 0 ? -at : 0,
+                  end = at + count > z.elements ? z.elements - at : count;
+    j->p = static_cast<T *>(j->p) + at + skip;
+    j->g = static_cast<const T *>(j->g) + k * z.width + c + skip;
+    if (j->m) j->m += at + skip;
+    if (j->v) j->v += at + skip;
+    if (j->master) j->master += at + skip;
+    pack->at = 0, pack->count = (int)(end - skip), pack->whole = false;
+    return true;
+}
+
+template <class T>
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_adam_lazy_kernel(const zfd_update_job j, const zfd_lazy z)
+{
+    ZFD_SHARED(zfd_adam, shared);
+    if (threadIdx.x == 0) zfd_adam_of(j, shared);
+    __syncthreads();
+    const zfd_adam a = *shared;
+    if (a.state <= 0) return;
+    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < z.count * z.packs;
+         n += (int64_t)gridDim.x * blockDim.x) {
+        zfd_update_job own = j;
+        zfd_update_pack pack;
+        if (zfd_lazy_pack<T>(z, n, &own, &pack)) zfd_adam_pack<T>(own, a, z.decay, pack);
+    }
+}
+
+template <class T>
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_sgd_lazy_kernel(const zfd_update_job j, const zfd_lazy z)
+{
+    const zfd_sgd a = zfd_sgd_of(j);
+    if (a.skips) return;
+    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < z.count * z.packs;
+         n += (int64_t)gridDim.x * blockDim.x) {
+        zfd_update_job own = j;
+        zfd_update_pack pack;
+        if (zfd_lazy_pack<T>(z, n, &own, &pack)) zfd_sgd_pack<T>(own, a, z.decay, pack);
+    }
 }
 
 /* Whole tensors with the same update. Tiles are numbered through all of them. */
@@ -379,16 +477,42 @@ static zf_status zfd_update_launch(const zf_launch *l,
     return zfd_launched(l);
 }
 
+/* Runs the kernel of a lazy update; `at`, `decay`: as in zfd_update_list. */
+static zf_status zfd_lazy_launch(const zf_launch *l,
+                                 void (*kernel)(const zfd_update_job, const zfd_lazy), int at,
+                                 double decay, const zfd_update_job *j)
+{
+    const zfd_lazy z = zfd_lazy_of(l, at, decay);
+    if (!z.count || !z.packs) return ZF_OK;
+    ZFD_LAUNCH(kernel, zfd_grid(l, zfd_div_up(z.count * z.packs, ZFD_THREADS)), ZFD_THREADS,
+               sizeof(zfd_adam), zfd_stream(l), *j, z);
+    return zfd_launched(l);
+}
+
+/* The launch of a lazy update without its rows, which are the last operand. */
+static zf_launch zfd_without_rows(const zf_launch *l, bool lazy)
+{
+    zf_launch own = *l;
+    own.arg_count -= lazy;
+    return own;
+}
+
 static zf_status zfd_cuda_sgd(const zf_launch *l)
 {
+    const bool lazy = ZF_INT(l, sgd, lazy) != 0;
+    const zf_launch dense = zfd_without_rows(l, lazy);
     int32_t end;
-    zfd_update_job j = zfd_update_job_of(l, ZF_AT_sgd_scaled, &end);
+    zfd_update_job j = zfd_update_job_of(&dense, ZF_AT_sgd_scaled, &end);
     j.lr = zfd_number_of(&l->args[2]);
     int32_t master =
         ZF_FLOAT(l, sgd, momentum) != 0 ? 4 : 3; /* after the buffer, if there is one */
     if (master > 3) j.m = zfd_floats(&l->args[3]);
     if (end > master) j.master = zfd_floats(&l->args[master]);
     j.eps = (float)ZF_FLOAT(l, sgd, momentum), j.nesterov = ZF_INT(l, sgd, nesterov) != 0;
+    if (lazy)
+        ZFD_FLOATS(l, l->args[0].dtype, T,
+                   return zfd_lazy_launch(l, zfd_sgd_lazy_kernel<T>, ZF_AT_sgd_world,
+                                          ZF_FLOAT(l, sgd, weight_decay), &j);)
     ZFD_FLOATS(l, l->args[0].dtype, T,
                return zfd_update_launch(l, zfd_sgd_kernel<T>, ZF_AT_sgd_world,
                                         ZF_FLOAT(l, sgd, weight_decay), &j);)
@@ -412,7 +536,13 @@ static zfd_update_job zfd_adam_job_of(const zf_launch *l)
 
 static zf_status zfd_cuda_adamw(const zf_launch *l)
 {
-    zfd_update_job j = zfd_adam_job_of(l);
+    const bool lazy = l->op == ZF_OP_adamw && ZF_INT(l, adamw, lazy);
+    const zf_launch dense = zfd_without_rows(l, lazy);
+    zfd_update_job j = zfd_adam_job_of(&dense);
+    if (lazy)
+        ZFD_FLOATS(l, l->args[0].dtype, T,
+                   return zfd_lazy_launch(l, zfd_adam_lazy_kernel<T>, ZF_AT_adamw_world,
+                                          ZF_FLOAT(l, adamw, weight_decay), &j);)
     ZFD_FLOATS(l, l->args[0].dtype, T,
                return zfd_update_launch(l, zfd_adam_kernel<T>, ZF_AT_adamw_world,
                                         ZF_FLOAT(l, adamw, weight_decay), &j);)
@@ -423,6 +553,7 @@ static bool zfd_updates_alike(const zf_launch *a, const zf_launch *b)
 {
     bool alike = a->args[0].dtype == b->args[0].dtype && a->arg_count == b->arg_count &&
                  !ZF_LIST(a, adamw, blocks).count && !ZF_LIST(b, adamw, blocks).count &&
+                 !ZF_INT(a, adamw, lazy) && !ZF_INT(b, adamw, lazy) &&
                  ZF_FLOAT(a, adamw, beta1) == ZF_FLOAT(b, adamw, beta1) &&
                  ZF_FLOAT(a, adamw, beta2) == ZF_FLOAT(b, adamw, beta2) &&
                  ZF_FLOAT(a, adamw, eps) == ZF_FLOAT(b, adamw, eps) &&
@@ -440,6 +571,7 @@ static zf_status zfd_cuda_together_adamw(const zf_launch *l, int count, int *tak
     zfd_updated_list list;
     int64_t tiles = 0;
     list.count = 0, j.wide = true;
+    if (ZF_INT(l, adamw, lazy)) return *taken = 1, zfd_cuda_adamw(l);
     for (*taken = 0; *taken < count && list.count < ZFD_UPDATED; ++*taken) {
         const zf_launch *next = &l[*taken];
         zfd_updated *of = &list.at[list.count];

@@ -335,6 +335,8 @@ ZF_API zf_status zf_experts(zf_graph *g, const zf_experts_desc *desc)
     if (zfi_axis_at(&g->axes, ZF_OVER_EXPERT) >= 0)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_experts: ranks share experts already");
     if (c.d.sections == 1) return zfi_leave(g, 0);
+    if (zfi_check_dense(g, "zf_experts", "ranks along expert sum whole gradients"))
+        return g->error.status;
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_parallel_norms(g);

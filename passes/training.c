@@ -196,6 +196,8 @@ static zf_status zfi_pass_gradients(zf_graph *g, const zf_training *t)
 {
     zf_tensor *pieces = NULL;
     (void)t;
+    if (zfi_check_dense(g, "zf_passes: keep_gradients", "their gradient has no value of its size"))
+        return g->error.status;
     for (int32_t k = 0; k < zfi_len(g->params) && !g->error.status && !g->memory.failed; k++) {
         const zfi_node *param = &g->nodes[g->params[k]];
         const zfi_cut_rows cut = zfi_cut_rows_of(param);

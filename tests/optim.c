@@ -405,6 +405,12 @@ static const char *const mistakes[][2] = {
     {"lion %1, %2, %4, %3 {weight_decay=nan}", "weight_decay = nan must be finite and not negative"},
     {"lion %1, %2, %4, %3, %3, %3", "6 operands without scaled=true"},
     {"lion %1, %2, %4, %3 {scaled=true}", "scaled=true needs one more operand, the scale"},
+    {"sgd %1, %2, %3 {lazy=true}", "lazy=true needs one more operand, the rows"},
+    {"sgd %1, %2, %3, %3 {lazy=true}",
+     "operand 3 must be the numbers of rows, i32 or i64 [n], and operand 1 n rows of the table, of "
+     "its dtype"},
+    {"sgd %1, %2, %3, %3 {piece=[0,1024] lazy=true}",
+     "lazy=true is for one table, and no piece of a bucket"},
     {"lamb_apply %1, %8, %3, %3, %3 {most=1}", "operand 1, the update, must be f32[2,3]"},
     {"lamb_apply %1, %2, %3, %3, %7 {most=1}", "operand 4, the update's norm, must be one float"},
     {"lamb_apply %1, %2, %3, %3, %3 {least=2 most=1}",

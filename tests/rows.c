@@ -51,6 +51,10 @@ static const bad_step steps[] = {
      {4, 0, 4294967296, 0, 0, 0},
      "scatter_rows %3: element 2 of the index is 4294967296; it must be at least 0 and less than "
      "5, the number of rows"},
+    {"%1 = input \"i\" : i64[2,3]\n%2 = distinct_rows %1 {rows=5} : i32[6]\noutput %2 \"y\"\n",
+     {4, -1, 4, 0, 5, 9},
+     "distinct_rows %2: element 4 of the index is 5; it must be at least -1 and less than 5, the "
+     "number of rows"},
     {"%1 = input \"i\" : i32[6]\n%2 = param \"x\" : f32[6,8]\n%3 = logsumexp %2 : f32[6]\n"
      "%4 = cross_entropy %2, %3, %1 {ignore=-100} : f32[6]\noutput %4 \"y\"\n",
      {7, -100, 0, 1, 2, 3},

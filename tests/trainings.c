@@ -770,7 +770,7 @@ TEST(groups_mistakes)
          "'head.*:rate=0.1'"},
         {ZF_ADAMW, "a.w:",
          "zf_param_groups: the group of 'a.w' gives nothing: rate, weight_decay, no_decay, beta1, "
-         "beta2, optimizer or frozen"},
+         "beta2, optimizer, frozen or lazy_rows"},
         {ZF_ADAMW, ":rate=2", "zf_param_groups: a group needs a pattern or tensors"},
         {ZF_ADAMW, "frozen:rate=2",
          "zf_param_groups: all parameters of the group of 'frozen' are frozen, so it changes "

@@ -287,6 +287,8 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     if (desc) c.d = *desc;
     if (zfi_settle_desc("zf_context", zfi_context_options, &c.d, &g->error)) return g->error.status;
     if (c.d.parts == 1 && c.d.sections < 2) return zfi_leave(g, 0);
+    if (zfi_check_dense(g, "zf_context", "ranks along context sum whole gradients"))
+        return g->error.status;
     if (zfi_check_context(&c)) return g->error.status;
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;

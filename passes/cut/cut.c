@@ -61,6 +61,8 @@ static zf_status zfi_cut_layers(zf_graph *g, const zf_cut_desc *desc, const zf_s
     if (g->axes.count)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_cut: the ranks have other axes already");
     if (c.d.sections == 1) return zfi_leave(g, 0);
+    if (zfi_check_dense(g, "zf_cut", "ranks along tensor share whole gradients"))
+        return g->error.status;
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_parallel_norms(g);

@@ -692,6 +692,7 @@ static bool zfi_is_lookup(const zfi_fuser *f, int32_t id)
     const zfi_node *node = zfi_fuse_node(f, id);
     return zfi_used_once(f, id, ZF_OP_gather_rows) && node->shape.rank == 3 &&
            !ZF_INT(node, gather_rows, of) && !zfi_will_be_tiled(f, node->args[0]) &&
+           !zfi_is_lazy_table(zfi_fuse_node(f, node->args[0])) &&
            zfi_fuse_node(f, node->args[0])->shape.rank == 2;
 }
 

@@ -132,6 +132,9 @@ static zf_status zfi_check_offload(zf_graph *g, zf_offload_desc *d)
                  {"gradients", d->gradients},
                  {"activations", d->activations}};
     if (zfi_options_check(&one, 1, false, "zf_offload: ", &g->error)) return g->error.status;
+    if ((d->optimizer != ZF_DEVICE || d->parameters != ZF_DEVICE || d->gradients != ZF_DEVICE) &&
+        zfi_check_dense(g, "zf_offload", "parameters, gradients and states would be copied whole"))
+        return g->error.status;
     for (int k = 0; k < ZFI_COUNT(kinds); k++)
         for (int32_t i = 0; i < zfi_len(g->order) && kinds[k].space != ZF_DEVICE; i++)
             if (g->nodes[g->order[i]].op == ZF_OP_state &&

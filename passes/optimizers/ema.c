@@ -64,6 +64,7 @@ ZF_API zf_status zf_ema(zf_graph *g, const zf_ema_desc *desc)
     if (d.decay == 0) d.decay = 0.999;
     if (status || (status = zfi_settle_desc("zf_ema", zfi_ema_options, &d, &g->error)))
         return status;
+    if (zfi_check_dense(g, "zf_ema", "an average of it moves in each step")) return g->error.status;
     scope = g->scope;
     g->scope = "";
     g->in_update = true;

@@ -21,6 +21,8 @@ static const zf_option zfi_group_options[] = {
     ZF_OPTION(zf_param_group, TEXT, optimizer, 0, NULL, .help = "the optimizer, instead of that of "
                                                                 "the others"),
     ZF_OPTION(zf_param_group, FLAG, frozen, 0, NULL, .help = "no training"),
+    ZF_OPTION(zf_param_group, FLAG, lazy_rows, 0, NULL,
+              .help = "of tables only the rows that are read are updated"),
     {.name = NULL}};
 
 /* The name of optimizer `index` of a group, and its length; NULL after the last. Number 0 is that
@@ -55,6 +57,7 @@ static void zfi_put_group(const zf_graph *g, zfi_node *param, const zf_param_gro
 {
     const bool decays = d->weight_decay > 0, none = d->no_decay || d->weight_decay == ZF_ZERO;
     if (d->frozen) ZF_INT(param, param, frozen) = true;
+    if (d->lazy_rows) ZF_INT(param, param, lazy) = true;
     if (d->rate != 0) ZF_FLOAT(param, param, rate) = d->rate;
     if (d->beta1 != 0) ZF_FLOAT(param, param, beta1) = d->beta1;
     if (d->beta2 != 0) ZF_FLOAT(param, param, beta2) = d->beta2;
@@ -129,7 +132,7 @@ static zf_status zfi_add_group(zf_graph *g, const zf_param_group *d)
             &g->error, ZF_ERR_ARGUMENT,
             given ? "zf_param_groups: a group needs a pattern or tensors"
                   : "zf_param_groups: the group of '%.200s' gives nothing: rate, weight_decay, "
-                    "no_decay, beta1, beta2, optimizer or frozen",
+                    "no_decay, beta1, beta2, optimizer, frozen or lazy_rows",
             d->params ? d->params : "");
     if (d->optimizer && !zfi_group_optimizer_of(g, d->optimizer))
         return zfi_group_optimizer_fail(g, d->optimizer);
@@ -194,5 +197,6 @@ static bool zfi_same_group(const zfi_node *a, const zfi_node *b)
     return ZF_FLOAT(a, param, rate) == ZF_FLOAT(b, param, rate) &&
            ZF_FLOAT(a, param, beta1) == ZF_FLOAT(b, param, beta1) &&
            ZF_FLOAT(a, param, beta2) == ZF_FLOAT(b, param, beta2) &&
-           ZF_INT(a, param, optimizer) == ZF_INT(b, param, optimizer);
+           ZF_INT(a, param, optimizer) == ZF_INT(b, param, optimizer) &&
+           ZF_INT(a, param, lazy) == ZF_INT(b, param, lazy);
 }

@@ -117,6 +117,17 @@ static zf_status zfi_check_group(zf_graph *g, const zfi_optimizer *o, int32_t pa
                     o->record->name, node->name, rate ? "rate" : "beta");
 }
 
+/* Some rows of a table are updated by optimizers whose other rows need no update. */
+static zf_status zfi_check_lazy(zf_graph *g, const zfi_optimizer *o, const zfi_node *mark)
+{
+    if (o->record->lazy || mark->arg_count < 3) return ZF_OK;
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "zf_%s: of the table \"%.200s\" only the rows that are read are to be updated "
+                    "(zf_param_group.lazy_rows), which adamw and sgd can: its group can have one "
+                    "of these as its optimizer",
+                    o->record->name, g->nodes[mark->args[0]].name);
+}
+
 /* The mark is of a parameter that this optimizer updates: its group has this optimizer, or none. */
 static bool zfi_takes(const zf_graph *g, const zfi_optimizer *o, int32_t mark)
 {
@@ -172,6 +183,9 @@ static void zfi_append_updates(zf_graph *g, zfi_optimizer *o, const int32_t *mar
         const zf_tensor param = {g, g->nodes[marks[k]].args[0]},
                         gradient = {g, g->nodes[marks[k]].args[1]};
         const double its = all || zf_tensor_shape(param).rank >= 2 ? decay : 0;
+        const zfi_node *mark = &g->nodes[marks[k]];
+        if (zfi_check_lazy(g, o, mark)) break;
+        o->rows = mark->arg_count > 2 ? (zf_tensor){g, mark->args[2]} : ZF_NONE;
         o->lr = zfi_rate_of_group(g, o, param.id, lr);
         o->desc = zfi_desc_of_group(g, o, param.id, desc, &room);
         if (!o->desc || zfi_check_group(g, o, param.id)) break;

@@ -22,6 +22,13 @@
  *
  * so that the work of n slices grows with n, not with n times the size of the value.
  *
+ * Of a param {lazy=true} the gradient is one of rows (zf_grad.rows): `gradient %2, %8, %7` with the
+ * numbers of the rows in %7 (ops/lazy_rows.c). Those of several readers, side by side in the order
+ * of the visits, become one list:
+ *
+ *     %20 = concat %9, %12 : i32[14]       %21 = concat %10, %13 : f32[14,8]
+ *     %7  = distinct_rows %20 {rows=100}   %8  = sum_rows %21, %20, %7 : f32[14,8]
+ *
  * Where several nodes read a piece of a param (tile.c), all its gradients are computed at the visit
  * of the first reader, the last visit, in the same order: until then none of them is in memory. */
 
@@ -55,13 +62,28 @@ static bool zfi_is_grad_part(const zf_graph *g, int32_t x, int32_t id, const zf_
     return zfi_same_shape(&shape, &whole->shape);
 }
 
+/* The node has rows of table x, as many as `rows` has numbers. */
+static bool zfi_is_grad_rows(const zf_graph *g, int32_t x, int32_t id, int32_t rows)
+{
+    const zfi_node *table = &g->nodes[x], *some = &g->nodes[id], *numbers = &g->nodes[rows];
+    zf_shape shape = table->shape;
+    if (!zfi_is_lazy_table(table) || some->dtype != table->dtype || !shape.rank ||
+        numbers->shape.rank != 1 || !zfi_is_integer(numbers->dtype))
+        return false;
+    shape.dims[0] = numbers->shape.dims[0];
+    return zfi_same_shape(&shape, &some->shape);
+}
+
 /* Checks that dx has dtype and shape of operand k of node id, or of a part of it. */
 static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx, const zf_grad *c)
 {
     int32_t x = g->nodes[id].args[k], made = dx.graph == g ? zfi_resolve(g, dx.id) : 0;
     const bool part = c->part && k == 0;
+    const int32_t rows = c->rows.graph == g && k == 0 ? zfi_resolve(g, c->rows.id) : 0;
     char type[2][ZFI_TYPE_TEXT];
-    if (made && (part ? zfi_is_grad_part(g, x, made, c) : zfi_same_type(g, x, made))) return true;
+    if (made && rows && zfi_is_grad_rows(g, x, made, rows)) return true;
+    if (made && !rows && (part ? zfi_is_grad_part(g, x, made, c) : zfi_same_type(g, x, made)))
+        return true;
     if (made && part) {
         zfi_graph_fail(g, ZF_ERR_SHAPE, "autograd",
                        "%%%d = %s: its gradient of a part of operand 0 is %s; it must be elements "
@@ -110,6 +132,11 @@ typedef struct zfi_grad_part {
     int64_t start;
 } zfi_grad_part;
 
+/* The gradient of some rows of a table, and their numbers. */
+typedef struct zfi_grad_rows {
+    int32_t table, dx, rows;
+} zfi_grad_rows;
+
 typedef struct zfi_backward {
     zf_graph *graph;
     bool *needs;        /* by node: it depends on a trained parameter; */
@@ -118,6 +145,7 @@ typedef struct zfi_backward {
     int32_t *late;      /* growing array: a node and an operand that were put off, ... */
     int32_t *last_part; /* by node: 1 + the last of its parts; 0: none */
     zfi_grad_part *parts;    /* growing array */
+    zfi_grad_rows *lists;    /* growing array, in the order of the visits */
 } zfi_backward;
 
 /* Nodes that are appended next belong to the gradient of `node`. */
@@ -199,6 +227,47 @@ static void zfi_join_parts(zfi_backward *b, int32_t x)
     zfi_free(&g->memory, line, (size_t)count * sizeof *line);
 }
 
+/* Notes the gradient of rows of operand k of node id. */
+static void zfi_put_rows(zfi_backward *b, int32_t id, int32_t k, const zf_grad *c)
+{
+    zf_graph *g = b->graph;
+    const int32_t table = g->nodes[id].args[k];
+    const zfi_grad_rows list = {table, c->dx[k].id, c->rows.id};
+    if (k || !zfi_is_operand(c->rows))
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, "autograd",
+                       "%%%d = %s reads the table \"%.200s\", of which only the rows that are "
+                       "read are to be updated (zf_param_group.lazy_rows): here its gradient is "
+                       "one of all rows",
+                       (int)id, zfi_record_of(g, id)->name, g->nodes[table].name);
+    else zfi_push(&g->memory, b->lists, list);
+}
+
+/* The gradient of rows of a table as one list: sets what is its operand 1, and 2, of the mark. */
+static void zfi_join_lists(zfi_backward *b, int32_t table, int32_t mark[3])
+{
+    zf_graph *g = b->graph;
+    zf_tensor *dx = NULL, *rows = NULL, all, sums;
+    for (int32_t k = 0; k < zfi_len(b->lists) && !g->memory.failed; k++) {
+        if (b->lists[k].table != table) continue;
+        zfi_push(&g->memory, dx, ((zf_tensor){g, b->lists[k].dx}));
+        zfi_push(&g->memory, rows, ((zf_tensor){g, b->lists[k].rows}));
+    }
+    if (dx && rows && !g->memory.failed) {
+        sums = dx[0], all = rows[0];
+        if (zfi_len(rows) > 1) {
+            zfi_begin_gradient(g, &g->nodes[table]);
+            sums = zf_concat(dx, zfi_len(dx), 0);
+            all = zf_concat(rows, zfi_len(rows), 0);
+            rows[0] = zf_distinct_rows(all, g->nodes[table].shape.dims[0]);
+            sums = zf_sum_rows(sums, all, rows[0]);
+            g->pass = NULL;
+        }
+        mark[1] = sums.id, mark[2] = rows[0].id;
+    }
+    zfi_array_free(&g->memory, dx);
+    zfi_array_free(&g->memory, rows);
+}
+
 /* Adds the gradients for the operands of node id, whose gradient is dy: that of operand `only`, or
  * of all (-1) that are not put off. */
 static void zfi_differentiate(zfi_backward *b, int32_t id, int32_t only)
@@ -236,7 +305,8 @@ static void zfi_differentiate(zfi_backward *b, int32_t id, int32_t only)
         for (size_t k = 0; k < n && !g->error.status; k++) {
             if (!need[k] || !zfi_is_operand(dx[k])) continue;
             if (!zfi_is_gradient(g, id, (int32_t)k, dx[k], &c)) break;
-            if (c.part && k == 0) zfi_put_part(b, node.args[k], &c);
+            if (zfi_is_lazy_table(&g->nodes[node.args[k]])) zfi_put_rows(b, id, (int32_t)k, &c);
+            else if (c.part && k == 0) zfi_put_part(b, node.args[k], &c);
             else zfi_add_gradient(b, node.args[k], dx[k]);
         }
     } else {
@@ -327,6 +397,12 @@ static void zfi_put_wanted(zf_graph *g, const int32_t *gradients)
         const int32_t dx = mark->role == ZFI_ROLE_WANTED ? gradients[mark->args[0]] : 0;
         if (mark->role != ZFI_ROLE_WANTED) {
             i++;
+        } else if (!dx && zfi_is_lazy_table(&g->nodes[mark->args[0]])) {
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_autograd: the output \"%.200s\" is to have the gradient of the table "
+                     "\"%.200s\", which is one of the rows that are read "
+                     "(zf_param_group.lazy_rows)",
+                     mark->name, g->nodes[mark->args[0]].name);
         } else if (!dx) {
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_autograd: the loss does not depend on %%%d, whose gradient the output "
@@ -402,10 +478,13 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         }
         g->scope = scope, g->file = NULL;
         for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
-            int32_t pair[2] = {g->params[i], 0};
-            if (pair[0] < count) pair[1] = b.gradients[pair[0]]; /* else a gradient has made it */
-            if (pair[1] && b.needs[pair[0]] && !ZF_INT(&g->nodes[pair[0]], param, frozen))
-                zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
+            int32_t mark[3] = {g->params[i], 0, 0};
+            if (mark[0] < count) mark[1] = b.gradients[mark[0]]; /* else a gradient has made it */
+            if (zfi_is_lazy_table(&g->nodes[mark[0]])) zfi_join_lists(&b, mark[0], mark);
+            if (mark[1] && b.needs[mark[0]] && !ZF_INT(&g->nodes[mark[0]], param, frozen))
+                zfi_append(g, &(zfi_new){.op = ZF_OP_gradient,
+                                         .args = mark,
+                                         .arg_count = mark[2] ? 3 : 2});
         }
         zfi_put_wanted(g, b.gradients);
         if (!g->error.status) zfi_mark_loss(g, loss);
@@ -417,6 +496,7 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
     zfi_free(&g->memory, b.needs, (size_t)count * sizeof *b.needs);
     zfi_array_free(&g->memory, b.late);
     zfi_array_free(&g->memory, b.parts);
+    zfi_array_free(&g->memory, b.lists);
     return zfi_leave(g, ZFI_STAGE_GRADIENTS);
 }
 

@@ -108,10 +108,14 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
             factor = zf_div(one, zfi_clip_divisor(norm, one, max_norm));
             for (int32_t k = 0; k < count && !g->error.status; k++) {
                 zf_tensor value = {g, values[k]};
-                int32_t pair[2] = {g->nodes[marks[k]].args[0],
-                                   zf_mul(value, zf_cast(factor, zf_tensor_dtype(value))).id};
+                const zfi_node mark = g->nodes[marks[k]];
+                int32_t args[3] = {mark.args[0],
+                                   zf_mul(value, zf_cast(factor, zf_tensor_dtype(value))).id,
+                                   mark.arg_count > 2 ? mark.args[2] : 0};
                 drop[marks[k]] = true;
-                zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
+                zfi_append(g, &(zfi_new){.op = ZF_OP_gradient,
+                                         .args = args,
+                                         .arg_count = mark.arg_count});
             }
             zfi_drop_marked(g, drop, known);
         }

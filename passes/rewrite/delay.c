@@ -136,6 +136,8 @@ ZF_API zf_status zf_delay(zf_graph *g)
         zfi_enter(g, "zf_delay", ZFI_STAGE_UPDATES, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     const char *scope;
     if (status) return status;
+    if (zfi_check_dense(g, "zf_delay", "states of its size would keep their gradient"))
+        return g->error.status;
     zfi_find_factor(&d);
     if (g->error.status) return g->error.status;
     scope = g->scope;

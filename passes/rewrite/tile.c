@@ -256,7 +256,9 @@ static void zfi_tile_nodes(zfi_tiler *t)
         for (int32_t k = 0; k < node->arg_count; k++)
             if (!t->pieces[node->args[k]]) node->args[k] = zfi_resolve(g, node->args[k]);
         g->scope = node->scope, g->file = node->file, g->line = node->line;
-        if (rows) {
+        if (rows && zfi_is_lazy_table(node)) {
+            zfi_check_dense(g, "zf_tile", "pieces have gradients of all their rows");
+        } else if (rows) {
             zfi_cut_param(t, id, rows);
         } else if (zfi_takes_weight(g, node) && zfi_is_cut_weight(t, node->args[1])) {
             if ((by = zfi_tile_node(t, id))) zfi_replace(g, id, by);

@@ -271,6 +271,8 @@ static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_st
     if (zfi_settle_desc("zf_stages", zfi_stages_options, &d, &g->error)) return g->error.status;
     if (zfi_axis_at(&g->axes, ZF_OVER_PIPE) >= 0)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_stages: the ranks have an axis pipe already");
+    if (d.ranks > 1 && zfi_check_dense(g, "zf_stages", "rows are gathered from all ranks alike"))
+        return g->error.status;
     scope = g->scope;
     s.ranks = d.ranks;
     if (zfi_take_schedule(&s, &d.schedule)) return g->error.status;

@@ -12,7 +12,8 @@
  *
  *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
  *
- * A piece of a parameter (zf_tile) is a bucket of its own, so that it is gathered alone.
+ * A piece of a parameter (zf_tile) is a bucket of its own, so that it is gathered alone; so is a
+ * table of which only some rows are updated (zf_param_group.lazy_rows).
  *
  * Within a bucket, siblings of one shape are side by side (query.weight, key.weight, value.weight),
  * so that a product with all of them is a product with one matrix. */
@@ -54,6 +55,12 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
 }
 
 static bool zfi_is_piece(const zfi_node *leaf) { return zfi_cut_rows_of(leaf).rows != 0; }
+
+/* It has a bucket and an update of its own: a piece, or a table of which some rows are updated. */
+static bool zfi_lies_alone(const zfi_node *param)
+{
+    return zfi_is_piece(param) || zfi_is_lazy_table(param);
+}
 
 /* Ranks have parts of it along expert. */
 static bool zfi_is_of_expert(const zfi_node *leaf)
@@ -237,7 +244,7 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
     }
 }
 
-/* Gives every piece a bucket of its own. */
+/* Gives every piece and every lazy table a bucket of its own. */
 static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
 {
     zf_graph *g = c->graph;
@@ -247,7 +254,7 @@ static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
                                    .count = 1,
                                    .dtype = node->dtype,
                                    .frozen = zfi_is_frozen(node)};
-        if (!zfi_is_piece(node) || zfi_taken(c, node, store, world) >= 0) continue;
+        if (!zfi_lies_alone(node) || zfi_taken(c, node, store, world) >= 0) continue;
         zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
         if (!g->memory.failed) zfi_push(&g->memory, c->buckets, bucket);
     }
@@ -258,7 +265,7 @@ static bool zfi_has_earlier_of_kind(const zfi_cutter *c, int32_t i)
 {
     const zf_graph *g = c->graph;
     for (int32_t k = 0; k < i; k++)
-        if (!zfi_is_piece(&g->nodes[g->params[k]]) &&
+        if (!zfi_lies_alone(&g->nodes[g->params[k]]) &&
             zfi_same_kind(c, g->params[k], g->params[i]))
             return true;
     return false;
@@ -284,10 +291,10 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
     for (int32_t i = 0; i < zfi_len(g->params) && !g->memory.failed; i++) {
         const zfi_node *first = &g->nodes[g->params[i]];
         int32_t from = zfi_len(c->members), until;
-        if (zfi_is_piece(first) || zfi_has_earlier_of_kind(c, i)) continue;
+        if (zfi_lies_alone(first) || zfi_has_earlier_of_kind(c, i)) continue;
         for (int32_t k = i; k < zfi_len(g->params); k++)
             if (zfi_same_kind(c, g->params[k], g->params[i]) &&
-                !zfi_is_piece(&g->nodes[g->params[k]]) &&
+                !zfi_lies_alone(&g->nodes[g->params[k]]) &&
                 zfi_taken(c, &g->nodes[g->params[k]], store, world) < 0)
                 zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[k]}));
         until = zfi_len(c->members);

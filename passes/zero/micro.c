@@ -5,14 +5,16 @@
  * anew in each run. */
 
 /* What a node is in the update section: no value of a bucket; elements of a parameter; the norms of
- * their blocks; the global norm of these; elements that are compressed to signs; their squares. */
+ * their blocks; the global norm of these; elements that are compressed to signs; their squares; or
+ * numbers or gradients of some rows. */
 enum {
     ZFI_LIFT_NONE,
     ZFI_LIFT_ELEMENTS,
     ZFI_LIFT_BLOCKS,
     ZFI_LIFT_NORM,
     ZFI_LIFT_SIGNS,
-    ZFI_LIFT_SQUARES
+    ZFI_LIFT_SQUARES,
+    ZFI_LIFT_ROWS /* of some rows of a table: `value` is that of all parts of the batch */
 };
 
 typedef struct zfi_lift {
@@ -45,6 +47,13 @@ typedef struct zfi_bucket_state {
 typedef struct zfi_lifted {
     int32_t node, before; /* before: the bucket's lifted node before this one, an index + 1 */
 } zfi_lifted;
+
+/* The gradient of some rows of a table (zero.c). */
+typedef struct zfi_lazy {
+    int32_t member;
+    int32_t sums, rows;         /* nodes of the micro section, of this part of the batch; */
+    int32_t all_sums, all_rows; /* those of all parts, side by side */
+} zfi_lazy;
 
 typedef struct zfi_zero {
     zf_graph *graph;
@@ -79,6 +88,7 @@ typedef struct zfi_zero {
     int32_t *squared;    /* by member: the kind of the squares of its gradient; 0: none */
     bool squares;        /* squared has been set */
     bool *updated;       /* by member */
+    zfi_lazy *lazy;      /* growing array */
     zfi_reductions reductions;
 } zfi_zero;
 
@@ -717,6 +727,14 @@ static void zfi_set_at(zfi_zero *z, int32_t id)
     zfi_push(&g->memory, z->sets, x);
 }
 
+/* The value is the gradient of rows of a table, one of several parts of the batch. */
+static bool zfi_is_of_rows(const zfi_zero *z, int32_t x)
+{
+    for (int32_t k = 0; k < zfi_len(z->lazy) && z->reductions.parts > 1; k++)
+        if (z->lazy[k].sums == x || z->lazy[k].rows == x) return true;
+    return false;
+}
+
 static void zfi_micro_node(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
@@ -738,6 +756,11 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     if (output) {
         int32_t x = g->nodes[id].args[0];
         const zfi_node *value = &g->nodes[x];
+        if (zfi_is_of_rows(z, x)) {
+            zfi_zero_fail(z, id, "it is the gradient of the rows that this rank and micro-batch "
+                                 "have read (zf_param_group.lazy_rows), not of all parts");
+            return;
+        }
         if (z->bucket_of[x] >= 0 || z->first_same[x] >= 0 || zfi_joins_gradients(z, x)) {
             zfi_push(&g->memory, z->kept, id);
             return;
@@ -859,6 +882,33 @@ static void zfi_drift_buckets(zfi_zero *z)
     }
 }
 
+/* A value of each rank and micro-batch, side by side in the order of the parts of the batch. */
+static int32_t zfi_all_parts(zfi_zero *z, int32_t x)
+{
+    zf_graph *g = z->graph;
+    const int64_t micros = z->d.micro_batches;
+    if (z->d.world > 1)
+        x = zfi_together(z, ZF_OP_all_gather, zfi_mesh_data(zfi_zero_mesh(z)), x, 0);
+    if (x && micros > 1) {
+        const zfi_node *node = &g->nodes[x];
+        const int32_t all = zfi_accumulate(z, x, node->dtype, micros * zfi_node_count(node));
+        x = all ? zfi_append_nodes(g, collect, zfi_with({.i = micros}), x, all) : 0;
+    }
+    return x;
+}
+
+/* At the end of the micro section: rows and their gradients go to all ranks, in place of a sum of
+ * the whole table. */
+static void zfi_collect_rows(zfi_zero *z)
+{
+    for (int32_t k = 0; k < zfi_len(z->lazy) && !z->graph->error.status; k++) {
+        zfi_lazy *lazy = &z->lazy[k];
+        if (z->reductions.parts == 1) continue;
+        lazy->all_rows = zfi_all_parts(z, zfi_resolve(z->graph, lazy->rows));
+        lazy->all_sums = zfi_all_parts(z, zfi_resolve(z->graph, lazy->sums));
+    }
+}
+
 static void zfi_micro_section(zfi_zero *z)
 {
     zf_graph *g = z->graph;
@@ -885,5 +935,6 @@ static void zfi_micro_section(zfi_zero *z)
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++)
         if (z->sharded && z->d.stage == 1 && !z->once && z->buckets[f].gradients)
             zfi_reduce_bucket(z, f);
+    zfi_collect_rows(z);
     for (int d = ZF_F32; d <= ZF_F64 && !g->error.status; d++) zfi_sum_outputs(z, (zf_dtype)d);
 }

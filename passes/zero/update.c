@@ -33,6 +33,7 @@ static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
     zfi_lift *lift = &z->lift[id];
     const zfi_member *m = &z->cut.members[lift->member];
     int32_t real = 0, index = 0;
+    if (lift->kind == ZFI_LIFT_ROWS) return lift->value;
     if (lift->kind == ZFI_LIFT_NONE)
         return zfi_shows_params(z, id) ? z->seen_as[id] : zfi_resolve(g, id);
     if (lift->kind == ZFI_LIFT_BLOCKS)
@@ -670,6 +671,58 @@ static void zfi_scale_norm_of_rank(zfi_zero *z, int32_t id)
                                      zfi_with({.f = 1 / sqrt((double)z->d.world)}), norm));
 }
 
+/* The gradient of rows of all parts of the batch: rows that several parts have read are added in
+ * the order of the parts. */
+static void zfi_merge_parts(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    for (int32_t k = 0; k < zfi_len(z->lazy) && !g->error.status; k++) {
+        const zfi_lazy lazy = z->lazy[k];
+        const zfi_node *param = &g->nodes[z->cut.members[lazy.member].param];
+        zf_shape shape = param->shape;
+        int32_t rows, sums;
+        if (!lazy.all_rows || !lazy.all_sums) continue;
+        rows = zfi_append_nodes(g, distinct_rows, zfi_with({.i = shape.dims[0]}), lazy.all_rows);
+        shape.dims[0] = zfi_node_count(&g->nodes[lazy.all_rows]);
+        sums = zfi_view_node(g, lazy.all_sums, 0, shape);
+        if (rows && sums) sums = zfi_append_nodes(g, sum_rows, NULL, sums, lazy.all_rows, rows);
+        z->lift[lazy.rows] = (zfi_lift){ZFI_LIFT_ROWS, lazy.member, rows};
+        z->lift[lazy.sums] = (zfi_lift){ZFI_LIFT_ROWS, lazy.member,
+                                        zfi_reduced_gradient(&z->reductions, sums)};
+    }
+}
+
+/* The node has a result for each of the rows of a table that all parts have read. */
+static bool zfi_reads_rows(const zfi_zero *z, const zfi_node *node)
+{
+    bool some = false;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        some |= z->lift[node->args[k]].kind == ZFI_LIFT_ROWS;
+    return some && node->shape.rank && !(z->graph->records[node->op]->traits & ZF_OP_EFFECT);
+}
+
+/* The node again, over the rows of all parts. */
+static void zfi_lift_rows(zfi_zero *z, int32_t id)
+{
+    const zfi_node node = z->graph->nodes[id];
+    int32_t args[ZFI_OPERANDS] = {0};
+    for (int32_t k = 0; k < node.arg_count && k < ZFI_OPERANDS; k++)
+        args[k] = zfi_plain_arg(z, node.args[k]);
+    z->lift[id] = (zfi_lift){ZFI_LIFT_ROWS, 0,
+                             zfi_append_op(z->graph, node.op, args, node.arg_count,
+                                           node.attributes)};
+}
+
+/* Marks the gradient of rows of a table, or what clipping has made of it. */
+static void zfi_mark_rows(zfi_zero *z, int32_t member, int32_t sums, int32_t rows)
+{
+    zfi_bucket_state *u = &z->buckets[zfi_bucket_of_member(z, member)];
+    if (u->marked) return;
+    u->marked = true;
+    zfi_append_nodes(z->graph, gradient, NULL, u->bucket, zfi_plain_arg(z, sums),
+                     zfi_plain_arg(z, rows));
+}
+
 static void zfi_update_node(zfi_zero *z, int32_t position)
 {
     zf_graph *g = z->graph;
@@ -678,7 +731,9 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     int32_t member = zfi_lifted_member(z, &node);
     if (node.op == ZF_OP_gradient) {
         member = z->member_of[node.args[0]];
-        if (member >= 0) zfi_mark_gradient(z, member, zfi_pull(z, id, member, node.args[1]));
+        if (member >= 0 && node.arg_count > 2)
+            zfi_mark_rows(z, member, node.args[1], node.args[2]);
+        else if (member >= 0) zfi_mark_gradient(z, member, zfi_pull(z, id, member, node.args[1]));
     } else if (node.op == ZF_OP_sign_compress && member >= 0) {
         zfi_lift_signs(z, id, member);
     } else if (node.op == ZF_OP_sign_expand && z->lift[node.args[0]].kind == ZFI_LIFT_SIGNS) {
@@ -715,6 +770,8 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
                z->lift[node.args[0]].kind == ZFI_LIFT_BLOCKS &&
                z->updated[z->lift[node.args[0]].member]) {
         zfi_lift_norm(z, id);
+    } else if (zfi_reads_rows(z, &node)) {
+        zfi_lift_rows(z, id);
     } else {
         const bool of_rank = z->d.world > 1 && zfi_is_norm_of_rank(z, &node);
         for (int32_t k = 0; k < node.arg_count && !g->error.status; k++) {
@@ -840,6 +897,7 @@ static void zfi_update_section(zfi_zero *z)
         z->buckets[f].reduced = zfi_share_sums(z, f);
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++)
         z->buckets[f].reduced = zfi_reduced_gradient(&z->reductions, z->buckets[f].reduced);
+    zfi_merge_parts(z);
     zfi_keep_outputs(z, false);
     zfi_keep_views(z, first);
     for (int32_t i = first; i < end && !g->error.status && !g->memory.failed; i++) {
@@ -850,6 +908,8 @@ static void zfi_update_section(zfi_zero *z)
     /* Marks of the micro section: the sum is complete there, or before the updates. */
     for (int32_t m = 0; m < zfi_len(z->cut.members) && !g->error.status; m++)
         if (z->gradient[m]) zfi_mark_gradient(z, m, z->buckets[zfi_bucket_of_member(z, m)].reduced);
+    for (int32_t k = 0; k < zfi_len(z->lazy) && !g->error.status; k++)
+        zfi_mark_rows(z, z->lazy[k].member, z->lazy[k].sums, z->lazy[k].rows);
     zfi_keep_outputs(z, true);
     zfi_assign_sets(z);
 }

@@ -55,11 +55,21 @@
  * bucket: elementwise operators and updates run once for a bucket, from stage 1 on only on this
  * rank's shard. Block norms are gathered; nodes that read them do not change.
  *
+ * Of a table whose group has lazy_rows each rank has a list of rows and their gradients. These are
+ * gathered, in the order of the parts of the batch, and added once a step, on each rank:
+ *
+ *           %30 = all_gather %7 {world=4} : i32[24]     %31 = collect %30, %29 {parts=2} : i32[48]
+ *           %32 = all_gather %8 {world=4} : f32[192]    %34 = collect %32, %33 {parts=2} : f32[384]
+ *           update:
+ *           %35 = distinct_rows %31 {rows=1000}         %36 = view %34 {shape=[48,8]}
+ *           %37 = sum_rows %36, %31, %35 : f32[48,8]    gradient %20, %37, %35
+ *           sgd %20, %37, %3, %35 {world=4 blocks=[0,8] decays=[0] lazy=true}
+ *
  * Scalar float outputs of the micro section become those of the global batch (reduction.c). */
 
 static void zfi_find_gradients(zfi_zero *z)
 {
-    const zf_graph *g = z->graph;
+    zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->order); i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
         int32_t m, value;
@@ -70,6 +80,10 @@ static void zfi_find_gradients(zfi_zero *z)
         if (node->op != ZF_OP_gradient || z->member_of[node->args[0]] < 0) continue;
         m = z->member_of[node->args[0]];
         value = zfi_raw_gradient(g, node->args[1]);
+        if (node->arg_count > 2) {
+            zfi_push(&g->memory, z->lazy, ((zfi_lazy){m, value, node->args[2], 0, 0}));
+            continue;
+        }
         z->gradient[m] = z->packed[m] = value;
         z->next_same[m] = z->first_same[value];
         z->first_same[value] = m;
@@ -110,7 +124,7 @@ static void zfi_check_updates(zfi_zero *z)
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status; i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
         int32_t m = zfi_has(g, z->order[i], ZF_OP_UPDATE) ? z->member_of[node->args[0]] : -1;
-        if (m < 0) continue;
+        if (m < 0 || zfi_is_lazy(g, node)) continue;
         if (!z->gradient[m])
             zfi_zero_fail(z, z->order[i], "nothing says what the gradient of its parameter is");
         else if (!zfi_has(g, node->args[1], ZF_OP_UPDATE) && /* lamb_apply reads lamb_update */
@@ -308,6 +322,13 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         "zf_zero: %s needs several ranks, which send less; world is %d",
                         d->quantized_weights ? "quantized_weights" : "quantized_gradients",
                         (int)d->world);
+    if ((d->nodes > 1 || d->quantized_gradients) &&
+        zfi_check_dense(g, "zf_zero",
+                        d->nodes > 1 ? "their gradients are gathered from all ranks alike: nodes "
+                                       "must be 1"
+                                     : "their gradients are sent as they are, not as integers "
+                                       "(quantized_gradients)"))
+        return g->error.status;
     if (d->hold && g->stages & (ZFI_STAGE_GRADIENTS | ZFI_STAGE_UPDATES))
         return zfi_fail(
             &g->error, ZF_ERR_ARGUMENT,
@@ -422,6 +443,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     zfi_array_free(&g->memory, z.outputs);
     zfi_array_free(&g->memory, z.kept);
     zfi_array_free(&g->memory, z.sets);
+    zfi_array_free(&g->memory, z.lazy);
     zfi_array_free(&g->memory, z.order);
     g->scope = scope;
     g->zero = z.d.stage, g->world = z.d.world, g->micro_batches = z.d.micro_batches;

@@ -197,7 +197,7 @@ MACHINE       = $(filter %.cpp,$(EMULATION))
 EMULATED      = build/emulated build/emulated/asan
 
 build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE),-DWITH_NCCL) \
-                                      -DTEST_ONE_IN=2
+                                      -DTEST_ONE_IN=3
 # Of UBSan's checks, those that find an index that is wrong within one object; others take as long to
 # compile as the kernels.
 build/emulated/asan/%: private MODE = -DEMULATION -fsanitize=address,bounds,shift \

@@ -202,6 +202,7 @@ static int32_t zfi_mesh_far(zfi_mesh m, int64_t over)
     const int32_t k = zfi_axis_with(&m.axes, over);
     if (zfi_is_other_axis(over))
         return m.nodes > 1 && k < m.axes.slower ? zfi_mesh_size(m, over) - 1 : 0;
+    if (over == ZF_OVER_EXPERT || over == ZF_OVER_OWNERS) return 0; /* zf_zero wants one node */
     return zfi_mesh_size(m, over) - (over == ZF_OVER_NODE ? 1 : zfi_mesh_local(m));
 }
 

@@ -59,6 +59,7 @@ typedef struct finished {
     int one; /* all tokens of this rank are this word; -1: they are of all */
     int steps;
     char said[400];
+    bool counts_as_planned; /* bytes over each axis */
     double loss, norm;
     int64_t counts[PARAMS];
     char values[PARAMS][MOST * 8];
@@ -126,6 +127,9 @@ static void *run_rank(void *object)
         f->counts[k] = (int64_t)zf_tensor_bytes(param);
         status = zf_read(p, param, f->values[k], zf_tensor_bytes(param));
     }
+    const zf_program_info info = zf_program_info_of(p);
+    f->counts_as_planned =
+        !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over);
     snprintf(f->said, sizeof f->said, "%.390s", status ? zf_program_error(p) : "");
     f->loss = read_number(f->of->graph, p, "loss"),
     f->norm = read_number(f->of->graph, p, "grad_norm");
@@ -161,6 +165,7 @@ static void check_bits(test *t, int parts)
     for (int r = 0; r < 4 && !t->failed; r++) {
         CHECK_TEXT(t, whole[r].said, "");
         CHECK_TEXT(t, shared[r].said, "");
+        CHECK(t, whole[r].counts_as_planned && shared[r].counts_as_planned);
         CHECK(t, whole[r].loss > 0 && !memcmp(&whole[0].loss, &shared[r].loss, sizeof(double)));
         CHECK(t, whole[r].norm > 0 && !memcmp(&whole[0].norm, &shared[r].norm, sizeof(double)));
         for (int k = 0; k < PARAMS && !t->failed; k++) {

@@ -431,7 +431,7 @@ planned $moe --expert 2
 is 'experts: fewer ranks, more choices of each' "$(sent all_to_all)" \
     $((2 * (4 * (2 * 4 * 32 * 2) * 48 * 4 + 4 * 8) / 2))
 # shellcheck disable=SC2086
-misused '--expert is of a layout that is given: without --fit' $moe --expert 2 --fit --device 1G
+misused '--expert is of a layout that is given: without --fit' --expert 2 --fit --device 1G --world 4
 # shellcheck disable=SC2086
 misused '--expert and its sections, 8, must divide the 4 ranks along data' $moe --expert 2 --sections expert=8
 # shellcheck disable=SC2086
@@ -565,7 +565,7 @@ misused "--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2
 "$plan" $search --search --device 48M --global-batch 64 > "$work/table"
 is 'search: reasons' "$(grep -Ec '^ .*B +[0-9.]+%  (traffic|idle|memory|computing) +--tensor ' "$work/table")" 11
 # Of a model with experts all numbers of ranks that can share them: each row is a plan.
-mixture='--config docs/data/moe.json --seq 32 --world 4 --tensor 1 --pipe 1'
+mixture='--config docs/data/moe.json --seq 32 --world 4 --tensor 1 --pipe 1 --precision bf16'
 # shellcheck disable=SC2086
 "$plan" $mixture --search --device 2M --global-batch 16 --json > "$work/search"
 is 'search: ranks that share experts' "$(found '1,$' expert | sort -u | tr '\n' ' ')" '1 2 4 '
@@ -573,6 +573,7 @@ k=$(found '1,$' options | grep -n 'expert 4' | head -n 1 | cut -d : -f 1)
 # shellcheck disable=SC2046,SC2086
 planned $mixture $(found "$k" options)
 is 'search: with experts a row is a plan, to the byte' "$(of peak)" "$(found "$k" peak)"
+is 'search: and its time is not endless' "$(found '$' seconds | awk '{ print $1 < 1 }')" 1
 # shellcheck disable=SC2086
 "$plan" $mixture --search --device 2M --global-batch 16 --expert 2 --json > "$work/search"
 is 'search: of experts that are given' "$(found '1,$' expert | sort -u)" 2

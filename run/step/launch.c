@@ -158,13 +158,17 @@ static zf_status zfi_synchronize(zf_program *p)
 static void zfi_say_scope(zf_program *p, const zf_launch *l)
 {
     const char *scope = p->graph->nodes[l->node].scope;
-    char what[160], where[320], after[sizeof p->error.text];
-    const int n = snprintf(what, sizeof what, "%.100s %%%d", zf_launch_name(l), (int)l->node);
-    if (!scope || !*scope || strncmp(p->error.text, what, (size_t)n) || p->error.text[n] != ':')
+    zf_error what = {ZF_OK, ""}, whole = {ZF_OK, ""};
+    char where[320];
+    size_t length;
+    zfi_fail(&what, p->error.status, "%s %%%d", zf_launch_name(l), (int)l->node);
+    length = strlen(what.text);
+    if (!scope || !*scope || strncmp(p->error.text, what.text, length) ||
+        p->error.text[length] != ':')
         return;
-    snprintf(after, sizeof after, "%s", p->error.text + n);
     zfi_where(where, sizeof where, scope, NULL, 0);
-    snprintf(p->error.text, sizeof p->error.text, "%s%s%s", what, where, after);
+    zfi_fail(&whole, p->error.status, "%s%s%s", what.text, where, p->error.text + length);
+    p->error = whole;
 }
 
 /* Launches on the backend that runs it, or waits there for a launch. Before a launch in host memory

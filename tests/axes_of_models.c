@@ -1,12 +1,17 @@
-/* What ranks along pipe and tensor send in a step of a GPT: each axis as the plan says, which
- * zf-plan prints (tests/zfplan.sh has its formulas). */
+/* What ranks along pipe, context and tensor send in a step of a GPT: counted as the plan says, and
+ * by the formulas (tests/zfplan.sh has those of zf-plan). */
 #include "small_models.h"
 
 #include <pthread.h>
 
 #include "../examples/gpt/model.h"
 
-enum { DEEP = 12, CUT = 4, STAGES = 3, MICRO = 6, RANKS = CUT * STAGES, BATCH = 2 };
+enum { MICRO = 6, BATCH = 2, WIDTH = 32, HEADS = 4, WORDS = 512, MOST_RANKS = 12 };
+
+/* Ranks along the axes, of which pipe is the slowest, and layers. */
+typedef struct layout {
+    int pipe, context, tensor, layers;
+} layout;
 
 typedef struct rank_run {
     pthread_t thread;
@@ -15,14 +20,15 @@ typedef struct rank_run {
     char said[300];
 } rank_run;
 
-static zf_tensor build(zf_graph *g)
+static zf_tensor build(zf_graph *g, int layers)
 {
     const sample_shape shape = {.batch = BATCH, .sequence = TOKENS};
     zf_error error = {ZF_OK, ""};
     gpt_config c;
     if (!gpt_config_load("small", &c, &error)) abort();
-    c.vocab = VOCAB, c.hidden = 32, c.layers = DEEP, c.heads = 4, c.intermediate = 64;
-    c.positions = 16, c.attention_dropout = c.residual_dropout = c.embedding_dropout = 0;
+    c.vocab = WORDS, c.hidden = WIDTH, c.layers = layers, c.heads = HEADS;
+    c.intermediate = 4 * WIDTH, c.positions = TOKENS;
+    c.attention_dropout = c.residual_dropout = c.embedding_dropout = 0;
     gpt_build(g, &c, &shape, SAMPLE_TRAIN);
     return zf_graph_find(g, "loss");
 }
@@ -39,13 +45,16 @@ static void *run_rank(void *object)
     return NULL;
 }
 
-static bool start(test *t, rank_run *r, zf_comm *comm)
+static bool start(test *t, rank_run *r, const layout *l, zf_comm *comm)
 {
-    zf_training training = {
-        .tensor = CUT, .stages.ranks = STAGES, .zero = {.world = 1, .micro_batches = MICRO}};
+    zf_training training = {.tensor = l->tensor,
+                            .context = l->context,
+                            .zero = {.world = 1, .micro_batches = MICRO}};
     *r = (rank_run){.graph = zf_graph_new(NULL)};
     if (!r->graph) abort();
-    training.loss = build(r->graph);
+    if (l->pipe > 1) training.stages.ranks = l->pipe;
+    if (l->pipe > 1) training.stages.layers = l->layers == 12 ? "4,4,4" : "1,1,1";
+    training.loss = build(r->graph, l->layers);
     if (!zf_passes(r->graph, &training))
         r->program = zf_compile(r->graph, &(zf_compile_desc){.comm = comm, .seed = 3});
     if (!r->program)
@@ -54,30 +63,106 @@ static bool start(test *t, rank_run *r, zf_comm *comm)
     return r->program != NULL;
 }
 
-/* What is counted of a rank is what its plan says, of each axis and in all. */
-static void check(test *t, const rank_run *r)
+/* Bytes that a rank sends along an axis of so many kinds of groups. */
+static size_t sent(const zf_program_info *info, const zf_over *overs, int count)
 {
+    size_t bytes = 0;
+    for (int k = 0; k < count; k++) {
+        const zf_traffic *t = &info->counted_over[overs[k]];
+        bytes += t->all_gather.bytes + t->reduce_scatter.bytes + t->all_reduce.bytes +
+                 t->all_to_all.bytes + t->bcast.bytes + t->send.bytes;
+    }
+    return bytes;
+}
+
+/* A sum over n ranks of a value of so many bytes sends 2 (n-1)/n of them, what gathers or scatters
+ * it half as much. */
+static size_t part(size_t bytes, int n) { return bytes * (size_t)(n - 1) / (size_t)n; }
+
+/* x, the value between layers, of a rank's tokens. */
+static size_t between(const layout *l) { return 4u * BATCH * TOKENS / (size_t)l->context * WIDTH; }
+
+/* A layer gathers its two inputs and scatters its two sums; backward it gathers the gradients of
+ * both results, and both inputs again, and scatters two sums; gradients of two norms and two biases
+ * are summed. Rows of words are scattered and their gradients gathered, as are those of positions.
+ * The head gathers its input twice and scatters its gradient; four numbers of each row and section
+ * of the vocabulary are scattered, and gathered twice; gradients of the last norm, and the loss,
+ * are summed. */
+static size_t along_tensor(const layout *l, int stage)
+{
+    const int t = l->tensor;
+    const size_t x = between(l), rows = BATCH * TOKENS / (size_t)l->context, h = WIDTH;
+    size_t bytes = (size_t)(l->layers / l->pipe) * (10 * part(x, t) + 2 * part(4 * 6 * h, t));
+    if (stage == 0) bytes += 2 * part(x, t) + part(4 * TOKENS * h, t);
+    if (stage == l->pipe - 1)
+        bytes += 3 * part(x, t) + 3 * part(4 * rows * (size_t)t * 4, t) + 2 * part(4 * 2 * h, t) +
+                 2 * (size_t)(t - 1) * 4;
+    return t > 1 ? MICRO * bytes : 0;
+}
+
+/* To the next stage x, of a rank's tokens, and from it the gradient, and where ranks have all tokens
+ * that of the bias before the sum that is sent; the embedding, which is the head, once, and its
+ * gradient; the loss. */
+static size_t along_pipe(const layout *l, int stage)
+{
+    const size_t x = between(l) / (size_t)l->tensor, words = 4u * WORDS * WIDTH / (size_t)l->tensor;
+    const bool first = stage == 0, last = stage == l->pipe - 1;
+    if (l->pipe == 1) return 0;
+    return MICRO * ((size_t)(!first + !last) * x + (last ? words : 0) + 4 +
+                    (first || l->tensor > 1 ? 0 : 4 * WIDTH)) +
+           (first ? words : 0);
+}
+
+/* q, k, v and what attention makes of them, forward and backward. Gradients are summed, of the
+ * words those of both uses; those of the positions of a rank's tokens are gathered. The loss, and
+ * the number of its labels. */
+static size_t along_context(const layout *l)
+{
+    const int c = l->context;
+    const size_t h = WIDTH, layers = (size_t)l->layers, layer = 12 * h * h + 13 * h,
+                 summed = layers * layer + 2 * WORDS * h + 2 * h;
+    return c > 1 ? MICRO * (layers * 8 * part(between(l), c) + 2 * part(4 * summed, c) +
+                            part(4 * TOKENS * h, c) + 2 * 2 * part(4, c))
+                 : 0;
+}
+
+/* What is counted of a rank is what its plan says, of each axis, and the formulas. */
+static void check(test *t, const rank_run *r, const layout *l, int rank)
+{
+    static const zf_over tensor[] = {ZF_OVER_TENSOR, ZF_OVER_GROUP, ZF_OVER_COPIES},
+                         pipe[] = {ZF_OVER_PIPE}, context[] = {ZF_OVER_CONTEXT};
     const zf_program_info info = zf_program_info_of(r->program);
+    const int stage = rank / (l->context * l->tensor);
     CHECK_TEXT(t, r->said, "");
     CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
-    CHECK(t, info.plan.traffic_over[ZF_OVER_TENSOR].all_reduce.bytes > 0);
-    CHECK(t, info.plan.traffic_over[ZF_OVER_PIPE].send.bytes > 0);
+    CHECK(t, sent(&info, tensor, 3) == along_tensor(l, stage));
+    CHECK(t, sent(&info, pipe, 1) == along_pipe(l, stage));
+    CHECK(t, sent(&info, context, 1) == along_context(l));
+}
+
+static void run_layout(test *t, const layout *l)
+{
+    static rank_run ranks[MOST_RANKS];
+    const int world = l->pipe * l->context * l->tensor;
+    zf_local *local = zf_local_new(&(zf_local_desc){.world = world}, NULL);
+    int made = 0;
+    if (!local) abort();
+    while (made < world && start(t, &ranks[made], l, zf_local_comm(local, made))) made++;
+    for (int r = 0; r < made && made == world; r++)
+        if (pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r])) abort();
+    for (int r = 0; r < made && made == world; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        check(t, &ranks[r], l, r);
+    }
+    for (int r = 0; r < made; r++) zf_program_free(ranks[r].program);
+    for (int r = 0; r < world; r++) zf_graph_free(ranks[r].graph);
+    memset(ranks, 0, sizeof ranks);
+    zf_local_free(local);
 }
 
 TEST_ONCE(axes_of_a_model_send_what_is_planned)
 {
-    static rank_run ranks[RANKS];
-    zf_local *local = zf_local_new(&(zf_local_desc){.world = RANKS}, NULL);
-    int made = 0;
-    if (!local) abort();
-    while (made < RANKS && start(t, &ranks[made], zf_local_comm(local, made))) made++;
-    for (int r = 0; r < made && made == RANKS; r++)
-        if (pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r])) abort();
-    for (int r = 0; r < made && made == RANKS; r++) {
-        pthread_join(ranks[r].thread, NULL);
-        check(t, &ranks[r]);
-    }
-    for (int r = 0; r < made; r++) zf_program_free(ranks[r].program);
-    for (int r = 0; r < RANKS; r++) zf_graph_free(ranks[r].graph);
-    zf_local_free(local);
+    static const layout layouts[] = {{3, 1, 4, 12}, {1, 1, 4, 2}, {3, 1, 1, 3}, {1, 2, 1, 2}};
+    for (size_t k = 0; k < sizeof layouts / sizeof layouts[0] && !t->failed; k++)
+        run_layout(t, &layouts[k]);
 }

@@ -23,8 +23,9 @@ typedef struct drawn {
     int pipe, data, context, tensor, stage, parts; /* parts: of a batch, on all ranks along data */
     int tensors, slices;                           /* sections of tensor and context */
     zf_dtype dtype;
-    bool clips, again, lamb;
+    bool clips, again, lamb, whole; /* whole: ranks along tensor have all tokens between layers */
     int64_t words;
+    zf_pipe_kind schedule;
 } drawn;
 
 static int world_of(const drawn *d) { return d->pipe * d->data * d->context * d->tensor; }
@@ -47,6 +48,8 @@ static int64_t setting(const char *name, int64_t fallback)
  * the heads of keys, of which Llama has two. */
 static bool works(const drawn *d)
 {
+    const bool chunks = d->schedule == ZF_PIPE_INTERLEAVED || d->schedule == ZF_PIPE_ZB_V;
+    if (d->pipe > 1 && chunks && 2 * d->pipe > LAYERS) return false;
     if (d->slices < 2) return true;
     return d->tensor == 1 && d->pipe == 1 && (d->slices == 2 || d->of == GPT || d->of == BERT);
 }
@@ -64,6 +67,7 @@ static drawn draw_any(void)
     if (d.tensors == 1 && d.pipe == 1 && d.context < 4) d.slices <<= choose(2);
     d.dtype = choose(2) ? ZF_F32 : ZF_BF16;
     d.clips = choose(2), d.again = choose(4) == 0, d.lamb = choose(4) == 0;
+    d.whole = choose(4) == 0, d.schedule = (zf_pipe_kind)choose(ZF_PIPE_ZB_V + 1);
     return d;
 }
 
@@ -80,10 +84,11 @@ static void say(const drawn *d, char text[200])
     snprintf(
         text, 200,
         "%s of %d words, pipe %d data %d context %d (%d sections) tensor %d (%d), stage %d, %d "
-        "parts, %s%s%s%s",
+        "parts, %s%s%s%s%s%s",
         names[d->of], (int)d->words, d->pipe, d->data, d->context, d->slices, d->tensor, d->tensors,
         d->stage, d->parts, zf_dtype_name(d->dtype), d->clips ? ", clipped" : "",
-        d->again ? ", recomputed" : "", d->lamb ? ", LAMB" : "");
+        d->again ? ", recomputed" : "", d->lamb ? ", LAMB" : "",
+        d->whole && d->tensors > 1 ? ", all tokens, " : ", ", zf_pipe_kind_name(d->schedule));
 }
 
 /* ------------------------------------------------------------------------------------- a model */
@@ -159,7 +164,9 @@ static bool start(test *t, rank_run *r, const drawn *d, int rank, zf_comm *comm)
     if (!r->graph) abort();
     how.loss = build(r->graph, d);
     how.sections.tensor = d->tensors, how.sections.context = d->slices;
-    how.stages.ranks = d->pipe == 1 ? 0 : d->pipe;
+    if (d->whole && d->tensors > 1) how.sequence = "none";
+    if (d->pipe > 1)
+        how.stages = (zf_stages_desc){.ranks = d->pipe, .schedule.kind = d->schedule};
     how.precision.dtype = d->dtype;
     if (d->lamb) how.optimizer = ZF_LAMB;
     if (d->again) how.recompute.mode = ZF_RECOMPUTE_LAYERS;

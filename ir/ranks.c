@@ -56,6 +56,8 @@
  *     section ends; likewise an updated copy is copied back, and all pieces of it
  *   - the updates of the pieces of a bucket differ in nothing else, and have the same pieces of all
  *     operands
+ *   - where the loss is the sum over the global batch divided by its parts, as a mean is, they are
+ *     its number, and a gradient is divided by it as well; unless its loss scale begins with that
  *   - outputs of the micro section that are floats of one element are sums over the global batch,
  *     unless they depend on constants alone; no output
  *     is a shard
@@ -101,6 +103,8 @@ typedef struct zfi_ranks {
     zfi_stand *at;  /* by node */
     uint8_t shares; /* what can differ: OTHER, BATCH */
     bool local;     /* gradients are this rank's, and their momentum is averaged as signs */
+    bool scaled;    /* a loss scale, perhaps divided by the parts, begins the backward pass */
+    bool mean;      /* the loss is divided by the parts */
 } zfi_ranks;
 
 /* The axes of all ranks; none of one rank. */
@@ -634,6 +638,27 @@ static void zfi_check_spreads(zf_graph *g, int32_t id, const zfi_node *pack, con
     }
 }
 
+/* The parts of the global batch. */
+static double zfi_parts_of_batch(const zf_graph *g)
+{
+    return (double)g->world * (double)g->micro_batches;
+}
+
+/* The value is a sum over the global batch times numbers of its own, and one of these is 1 by the
+ * parts; or it is no such sum. */
+static bool zfi_is_divided(const zfi_ranks *r, int32_t id)
+{
+    const zf_graph *g = r->graph;
+    const int32_t sum = r->at[id].sum;
+    for (; sum > 0 && id != sum; id = g->nodes[id].args[0]) {
+        const zfi_node *node = &g->nodes[id];
+        if (!node->arg_count || zfi_has(g, id, ZF_OP_LEAF) ||
+            (node->op == ZF_OP_scale && ZF_FLOAT(node, scale, by) == 1 / zfi_parts_of_batch(g)))
+            return true;
+    }
+    return sum <= 0;
+}
+
 /* Checks that operand 1 of an update, or of a mark (`blocks` NULL), is the gradient of `bucket`,
  * summed exactly once. */
 static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const zf_attribute *blocks)
@@ -655,6 +680,11 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const z
     else if (x->bits & (r->local && !blocks ? ZFI_BATCH : ZFI_OTHER | ZFI_BATCH))
         zfi_verify_fail(g, id, "%%%d depends on %%%d, which is this rank's and micro-batch's alone",
                         (int)arg, (int)x->cause);
+    else if (r->mean && !r->local && !r->scaled && !zfi_is_divided(r, arg))
+        zfi_verify_fail(g, id,
+                        "%%%d is not divided by the %.0f parts of the global batch, by which the "
+                        "loss is",
+                        (int)arg, zfi_parts_of_batch(g));
     if (g->nodes[bucket].op != ZF_OP_bucket || g->error.status) return;
     if (!pack || pack->op != ZF_OP_pack)
         zfi_verify_fail(g, id, "%%%d is no gradient: it does not have the elements of a pack",
@@ -1058,7 +1088,22 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
     }
 }
 
-static void zfi_check_output(const zfi_ranks *r, int32_t id)
+/* The loss is divided by the parts, if by anything behind its sum. */
+static void zfi_check_divisor(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *x = &g->nodes[g->nodes[id].args[0]];
+    int64_t at;
+    while (zfi_viewed(g, x, &at) >= 0) x = &g->nodes[x->args[0]];
+    if (x->op != ZF_OP_scale || !(r->at[x - g->nodes].bits & ZFI_SUMMED)) return;
+    r->mean = ZF_FLOAT(x, scale, by) == 1 / zfi_parts_of_batch(g);
+    if (!r->mean)
+        zfi_verify_fail(g, id, "%%%d is the sum over the global batch times %g, and its parts are "
+                               "%.0f",
+                        (int)(x - g->nodes), ZF_FLOAT(x, scale, by), zfi_parts_of_batch(g));
+}
+
+static void zfi_check_output(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
@@ -1074,6 +1119,7 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
                         "%%%d is no sum over the global batch, of %d ranks and %lld "
                         "micro-batches",
                         (int)node->args[0], (int)g->world, (long long)g->micro_batches);
+    else if (node->role == ZFI_ROLE_LOSS) zfi_check_divisor(r, id);
 }
 
 /* What the first micro-batch gathers or sends is that of all. */
@@ -1134,7 +1180,8 @@ static zf_status zfi_verify_ranks(zf_graph *g)
     r.shares = (uint8_t)((g->world > 1 ? ZFI_OTHER : 0) | (g->micro_batches > 1 ? ZFI_BATCH : 0));
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         r.local |= g->nodes[g->order[i]].op == ZF_OP_sign_compress ||
-                   g->nodes[g->order[i]].op == ZF_OP_adam_drift;
+                   g->nodes[g->order[i]].op == ZF_OP_adam_drift,
+            r.scaled |= g->nodes[g->order[i]].op == ZF_OP_loss_scale;
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         zfi_check_rank_node(&r, g->order[i]);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)

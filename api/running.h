@@ -1016,7 +1016,9 @@ typedef struct zf_nn_fit_desc {
     const char *watch;
     bool larger;
     double least;
-    int64_t patience; /* the fit ends after so many epochs without a better one; 0: it does not */
+    /* The fit ends after so many epochs without a better one; 0: it does not. A fit that goes on
+     * after an epoch needs `best` for it */
+    int64_t patience;
     /* A directory in which zf_save keeps the best epoch, with its value as a note
      * (zf_nn_fit.value), from which a fit that goes on knows it; NULL: none */
     const char *best;

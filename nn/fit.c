@@ -286,6 +286,11 @@ static zf_status zfi_fit_train(zfi_fitter *f)
     zf_status status = zfi_fit_open(f, false, ZFI_FIT_WHOLE, f->trained < d->batch ? 0 : d->batch);
     if (!status) status = zfi_fit_open(f, false, ZFI_FIT_REST, f->trained % d->batch);
     if (!f->schedule.steps) f->schedule.steps = d->epochs * batches;
+    if (!status && step >= batches && d->patience && !d->best)
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                            "zf_nn_fit: the store has %lld steps, and patience counts from their "
+                            "best epoch, which best keeps: give best, or leave out patience",
+                            (long long)step);
     if (step) zfi_fit_remember(d, &f->best);
     for (; step < d->epochs * batches && more && !status; step++) {
         const int64_t first = step % batches * d->batch;

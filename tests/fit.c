@@ -410,10 +410,13 @@ TEST(fit_reports_metrics)
     }
 }
 
-/* Without a better epoch it ends after `patience` more; a gain of `least` is none. */
+/* Without a better epoch it ends after `patience` more; a gain of `least` is none. A fit that goes on
+ * would not know the best epoch. */
 TEST(fit_ends_when_nothing_is_gained)
 {
     for (int least = 0; least < 2; least++) {
+        zf_error error = {ZF_OK, ""};
+        zf_status status;
         heard h = {.count = 0};
         zf_store *store = new_store(t);
         if (!store) return;
@@ -422,6 +425,14 @@ TEST(fit_ends_when_nothing_is_gained)
             .schedule.peak = least ? 1e-3 : ZF_ZERO, .training.optimizer = ZF_SGD);
         CHECK(t, h.count == 4 && h.at[0].improved && h.at[3].best_epoch == 1);
         CHECK(t, !h.at[1].improved && (h.at[1].epoch_loss < h.at[0].epoch_loss) == (least == 1));
+        status = zf_nn_fit(store,
+                           &(zf_nn_fit_desc){.build = build_line, .fields = {{"x", xs}},
+                                             .examples = 8, .batch = 8, .epochs = 20, .patience = 3},
+                           &error);
+        GIVES(t, status, ZF_ERR_ARGUMENT, error.text);
+        CHECK_TEXT(t, error.text,
+                   "zf_nn_fit: the store has 4 steps, and patience counts from their best epoch, "
+                   "which best keeps: give best, or leave out patience");
     }
 }
 

@@ -921,7 +921,9 @@ typedef struct zf_training {
     zf_fuse_desc fuse;
     zf_precision_desc precision;
     zf_tile_desc tile;   /* {0}: not run */
-    bool keep_gradients; /* each gradient before zf_clip is an output, "gradient/PARAM" */
+    /* Each gradient before zf_clip is an output, "gradient/PARAM"; ranks have of it what they have
+     * of the parameter (zf_read_whole). Not with stages */
+    bool keep_gradients;
     /* The maximum norm of zf_clip. INFINITY: only the output "grad_norm" is made; 0: zf_clip is not
      * run */
     double clip;

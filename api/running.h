@@ -565,8 +565,9 @@ ZF_API zf_status zf_write_range(zf_program *program, zf_tensor tensor, size_t of
  * another stage none. All ranks must write the same data. */
 ZF_API zf_status zf_write_whole(zf_program *program, zf_tensor tensor, size_t offset,
                                 const void *data, size_t bytes);
-/* Copies a param or state out as one rank would have it: `bytes` is all of it (zf_whole_bytes).
- * Collective: all ranks must call it, those of other stages as well. It needs memory for two parts
+/* Copies a param, a state or an output out as one rank would have it: `bytes` is all of it
+ * (zf_whole_bytes). Collective: all ranks must call it, those of other stages as well. An output
+ * that ranks have no parts of, but other values, is ZF_ERR_ARGUMENT. It needs memory for two parts
  * of the value besides `data`; without it all ranks end with an error. */
 ZF_API zf_status zf_read_whole(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 

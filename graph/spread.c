@@ -792,11 +792,16 @@ static void zfi_spread_leaf(zfi_spreading *c)
                         (int)node->args[0]);
 }
 
-/* The parameters or gradients, side by side, to which a view of this value belongs; NULL: none. */
+/* The parameters or gradients, side by side, to which a view of this value belongs; NULL: none.
+ * What ranks along data have scattered is theirs again where it is gathered. */
 static const zfi_node *zfi_side_by_side(const zf_graph *g, const zfi_node *node)
 {
+    int32_t gathered = 0;
     while (node->op != ZF_OP_bucket && node->op != ZF_OP_pack) {
-        if (!node->arg_count || zfi_is_part(node) || node->op == ZF_OP_reduce_scatter) return NULL;
+        gathered += node->op == ZF_OP_all_gather;
+        if (!node->arg_count || zfi_is_part(node) ||
+            (node->op == ZF_OP_reduce_scatter && gathered-- < 1))
+            return NULL;
         node = &g->nodes[node->args[0]];
     }
     return node;

@@ -165,8 +165,8 @@ static zf_shape zfi_whole_shape(const zf_store *s, const zfi_stored *t)
     return zfi_stored_box(s, t).share.whole;
 }
 
-/* Bytes of the values of a loose tensor. */
-static size_t zfi_loose_bytes(const zf_store *s, const zfi_stored *t)
+/* Bytes of the whole tensor; a loose one has all of them. */
+static size_t zfi_whole_bytes(const zf_store *s, const zfi_stored *t)
 {
     return (size_t)zf_shape_count(zfi_whole_shape(s, t)) * zf_dtype_size(t->dtype);
 }

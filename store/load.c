@@ -897,7 +897,7 @@ static zf_status zfi_load_check(zfi_loading *l)
     if ((status = zfi_load_parts(l, false))) return status;
     for (int32_t k = l->mark.tensors; k < zfi_len(s->tensors) && !status; k++) {
         zfi_stored *t = &s->tensors[k];
-        if (!(t->host = zfi_calloc(&s->memory, zfi_loose_bytes(s, t), 1)))
+        if (!(t->host = zfi_calloc(&s->memory, zfi_whole_bytes(s, t), 1)))
             status = zfi_nomem(&s->error);
     }
     return status;

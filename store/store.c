@@ -104,7 +104,7 @@ static void zfi_store_destroy(zf_store *s)
     for (int32_t k = 0; k < zfi_len(s->pieces); k++)
         zfi_release_piece(s, &s->pieces[k]);
     for (int32_t k = 0; k < zfi_len(s->tensors); k++)
-        zfi_free(&memory, s->tensors[k].host, zfi_loose_bytes(s, &s->tensors[k]));
+        zfi_free(&memory, s->tensors[k].host, zfi_whole_bytes(s, &s->tensors[k]));
     zfi_array_free(&memory, s->tensors);
     zfi_array_free(&memory, s->buckets);
     zfi_array_free(&memory, s->pieces);
@@ -270,7 +270,7 @@ static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
     }
     while (zfi_len(s->tensors) > mark.tensors) {
         zfi_stored *t = &stbds_arrlast(s->tensors);
-        zfi_free(&s->memory, t->host, zfi_loose_bytes(s, t));
+        zfi_free(&s->memory, t->host, zfi_whole_bytes(s, t));
         stbds_header(s->tensors)->length--;
     }
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {

@@ -25,10 +25,20 @@ static zf_status zfi_store_put_whole(zf_store *s, int32_t k, int64_t first, int6
 /* A read of a whole tensor. */
 typedef struct zfi_whole_read {
     zf_store *store;
-    const zfi_stored *tensor;
-    char *out, *own, *others; /* the whole; this rank's part, and that of another */
+    const zfi_stored *tensor; /* one of the store, or the type of an output */
+    zf_program *program;      /* NULL: the tensor is the store's */
+    zf_tensor output;         /* of the program */
     int32_t node;
+    char *out, *own, *others; /* the whole; this rank's part, and that of another */
 } zfi_whole_read;
+
+/* Reads this rank's part. */
+static zf_status zfi_get_own_part(const zfi_whole_read *r, const char *call, zf_error *error)
+{
+    if (r->program) return zf_read(r->program, r->output, r->own, zfi_stored_bytes(r->tensor));
+    return zfi_store_get(r->store, (int32_t)(r->tensor - r->store->tensors), r->own, r->node, call,
+                         error);
+}
 
 /* The part of a rank goes to all, into its place. Collective. */
 static zf_status zfi_share_part(const zfi_whole_read *r, int32_t rank, zf_error *error)
@@ -63,8 +73,7 @@ static zf_status zfi_share_parts(const zfi_whole_read *r, const char *call, zf_e
     const zfi_stored *t = r->tensor;
     const zfi_mesh mesh = zfi_store_mesh(s, 1);
     zf_status status = ZF_OK;
-    if (!zfi_is_away(s, t))
-        status = zfi_store_get(s, (int32_t)(t - s->tensors), r->own, r->node, call, error);
+    if (!zfi_is_away(s, t)) status = zfi_get_own_part(r, call, error);
     for (int32_t rank = 0; rank < s->world && !status; rank++) {
         const bool has = !t->stage || zfi_mesh_place(mesh, ZF_OVER_PIPE, rank) + 1 == t->stage;
         if (has && !zfi_mesh_place(mesh, zfi_stored_over(s, t), rank) &&
@@ -74,26 +83,33 @@ static zf_status zfi_share_parts(const zfi_whole_read *r, const char *call, zf_e
     return status;
 }
 
-/* All of tensor k as one rank would have it. Collective where ranks share it. */
-static zf_status zfi_store_get_whole(zf_store *s, int32_t k, char *out, int32_t node,
-                                     const char *call, zf_error *error)
+/* All of a tensor as one rank would have it. Collective where ranks share it. */
+static zf_status zfi_get_whole(zfi_whole_read *r, const char *call, zf_error *error)
 {
-    const zfi_stored *t = &s->tensors[k];
-    const zfi_rank_box box = zfi_stored_box(s, t);
-    const size_t bytes = zfi_box_is_part(&box) ? zfi_stored_bytes(t) : 0;
-    zfi_whole_read r = {s, t, out, out, out, node};
+    zf_store *s = r->store;
+    const zfi_rank_box box = zfi_stored_box(s, r->tensor);
+    const size_t bytes = zfi_box_is_part(&box) ? zfi_stored_bytes(r->tensor) : 0;
     char *room = NULL;
     zf_status status;
-    if (!s->comm || !s->comm->run || (!bytes && !t->stage))
-        return zfi_store_get(s, k, out, node, call, error);
+    r->own = r->others = r->out;
+    if (!s->comm || !s->comm->run || (!bytes && !r->tensor->stage))
+        return zfi_get_own_part(r, call, error);
     if (bytes && !(room = zfi_realloc(&s->memory, NULL, 0, 2 * bytes))) {
         s->memory.failed = false;
         status = zfi_nomem(error);
         if (s->comm->abort) s->comm->abort(s->comm->self, status, error->text);
         return status;
     }
-    if (room) r.own = room, r.others = room + bytes;
-    status = zfi_share_parts(&r, call, error);
+    if (room) r->own = room, r->others = room + bytes;
+    status = zfi_share_parts(r, call, error);
     zfi_free(&s->memory, room, 2 * bytes);
     return status;
+}
+
+/* The same of tensor k. */
+static zf_status zfi_store_get_whole(zf_store *s, int32_t k, char *out, int32_t node,
+                                     const char *call, zf_error *error)
+{
+    zfi_whole_read r = {.store = s, .tensor = &s->tensors[k], .node = node, .out = out};
+    return zfi_get_whole(&r, call, error);
 }

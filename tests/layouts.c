@@ -3,7 +3,7 @@
  * interrupted. */
 #include "layouts.h"
 
-enum { LAYERS = 4, PARTS = 24 };
+enum { LAYERS = 4, PARTS = 24, ROWS = 35 /* of words, odd: they are cut */ };
 
 /* The text of a Llama whose embedding is its head, too; the caller frees it. */
 static char *model_text(void)
@@ -11,7 +11,7 @@ static char *model_text(void)
     zf_causal_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) abort();
-    c.vocab = VOCAB, c.hidden = 16, c.layers = LAYERS, c.heads = 4, c.kv_heads = 2, c.width = 4;
+    c.vocab = ROWS, c.hidden = 16, c.layers = LAYERS, c.heads = 4, c.kv_heads = 2, c.width = 4;
     c.intermediate = 24, c.positions = 16, c.tied = true;
     return text_of(&c);
 }
@@ -139,12 +139,36 @@ TEST_ONCE(layouts_refuse_what_is_not_whole)
     CHECK(t, strstr(zf_program_error(p), "lr is no param or state") != NULL);
     CHECK(t, zf_read_whole(p, w, values, 4) == ZF_ERR_ARGUMENT);
     CHECK(t, strstr(zf_program_error(p), "zf_read_whole: 4 bytes are not all of \"") != NULL);
+    CHECK(t, zf_read_whole(p, zf_graph_find(m.members[0].graph, "loss"), values, 8) ==
+                 ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(zf_program_error(p), "zf_read_whole: 8 bytes are not all of the output %"));
     CHECK(t, zf_write_whole(p, w, zf_whole_bytes(w), values, 4) == ZF_ERR_ARGUMENT);
     CHECK(t, strstr(zf_program_error(p), "they must be whole elements within it") != NULL);
     CHECK(t, zf_write_whole(p, w, 0, NULL, 4) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, zf_program_error(p), "zf_write_whole: data is NULL");
     CHECK(t, zf_read_whole(p, ZF_NONE, values, 4) == ZF_ERR_ARGUMENT);
     CHECK(t, strstr(zf_program_error(p), "is not one of the program's graph") != NULL);
+}
+
+/* Two ranks, each with values of its own. */
+TEST_ONCE(layouts_refuse_what_has_no_parts)
+{
+    static const char text[] =
+        "mesh tensor=2\n%1 = param \"w\" : f32[4@tensor]\n"
+        "%2 = bucket %1 {at=[0] size=1024} : f32[1024]~tensor\n"
+        "%3 = view %2 {shape=[2,2]} : f32[2,2]~tensor\noutput %3 \"y\"\n";
+    static team m;
+    float values[4];
+    zf_status status;
+    test_defer(t, team_end, &m);
+    gather(t, &m, text, 2, NULL);
+    if (t->failed) return;
+    status = zf_read_whole(m.programs[0], zf_graph_find(m.members[0].graph, "y"), values,
+                           sizeof values);
+    GIVES(t, status, ZF_ERR_ARGUMENT, zf_program_error(m.programs[0]));
+    CHECK_TEXT(t, zf_program_error(m.programs[0]),
+               "zf_read_whole: %3 differs on ranks along tensor, which have no parts of one value "
+               "of it");
 }
 
 /* ------------------------------------------------------------------------------------- damage */

@@ -177,7 +177,10 @@ static void run(test *t, team *m, const char *text, const layout *l)
 }
 
 /* The number of equal groups of rows of a parameter, each of which is cut. */
-static int64_t groups_of(const char *name) { return strstr(name, "attn.c_attn") ? 3 : 1; }
+static int64_t groups_of(const char *name)
+{
+    return strstr(name, "attn.c_attn") && !strstr(name, "lora_A") ? 3 : 1;
+}
 
 static const unsigned char zeros[8];
 
@@ -905,6 +908,15 @@ TEST_ONCE(tensor_lora)
     check_model(t, LLAMA_TIED, 2, 2);
 }
 
+/* Lengths of rows that ranks share are sums over sections, of weights, factors and both. */
+TEST_ONCE(tensor_dora)
+{
+    how = (zf_training){.lora = {.rank = 4, .dora = true}, .clip = 0.05};
+    check_model(t, LLAMA, 2, 4);
+    how.sequence = "none", how.precision.dtype = ZF_BF16;
+    check_model(t, GPT, 2, 4);
+}
+
 /* Squares are added in runs that no number of ranks cuts: of 8, of o_proj, and 12, of down_proj. */
 TEST_ONCE(tensor_runs_of_squares)
 {
@@ -927,15 +939,148 @@ TEST_ONCE(tensor_runs_of_squares)
     }
 }
 
+/* The text of a model in f64, but for the learning rate. */
+static char *model_text_in_f64(kind of)
+{
+    char *text = model_text(of, BATCH);
+    for (char *at = text; (at = strstr(at, "f32")); at++)
+        if (strncmp(at - strlen("\"lr\" : "), "\"lr\" : ", strlen("\"lr\" : "))) memcpy(at, "f64", 3);
+    return text;
+}
+
 /* In f64 the norm has all bits of the exact sum. */
 TEST_ONCE(tensor_clipping_in_f64)
 {
-    char *text = model_text(LLAMA, BATCH);
+    char *text = model_text_in_f64(LLAMA);
     test_defer(t, free, text);
-    for (char *at = text; (at = strstr(at, "f32")); at++)
-        if (strncmp(at - strlen("\"lr\" : "), "\"lr\" : ", strlen("\"lr\" : "))) memcpy(at, "f64", 3);
     how = (zf_training){.clip = 0.05};
     check_text(t, text, 2, 4, 20);
+}
+
+/* ------------------------------------------------------------------------------ whole values */
+
+static reading one_rank, all_ranks[TEAM_RANKS];
+
+static void *read_whole(void *object)
+{
+    reading *r = object;
+    const zf_tensor x = zf_graph_find(r->of->graph, r->name);
+    if (zf_whole_bytes(x) > sizeof r->bytes) abort();
+    r->shape = zf_whole_shape(x);
+    zf_read_whole(r->of->program, x, r->bytes, zf_whole_bytes(x));
+    return NULL;
+}
+
+/* Reads a value of one rank, and as one rank would have it on each of several; its elements. */
+static int64_t read_everywhere(test *t, const char *name)
+{
+    one_rank.of = &single.members[0], one_rank.name = name;
+    read_value(&one_rank);
+    for (int r = 0; r < several.world; r++) {
+        all_ranks[r].of = &several.members[r], all_ranks[r].name = name;
+        if (pthread_create(&all_ranks[r].thread, NULL, read_whole, &all_ranks[r])) abort();
+    }
+    for (int r = 0; r < several.world; r++) pthread_join(all_ranks[r].thread, NULL);
+    if (*zf_program_error(single.programs[0]))
+        test_fail(t, __FILE__, __LINE__, name, zf_program_error(single.programs[0]));
+    for (int r = 0; r < several.world; r++)
+        if (*zf_program_error(several.programs[r]))
+            test_fail(t, __FILE__, __LINE__, name, zf_program_error(several.programs[r]));
+    for (int r = 0; r < several.world && !t->failed; r++)
+        if (memcmp(&all_ranks[r].shape, &one_rank.shape, sizeof one_rank.shape))
+            test_fail(t, __FILE__, __LINE__, name, "not the shape of one rank's");
+    return zf_shape_count(one_rank.shape);
+}
+
+/* What outputs keep of gradients is read as one rank has it, of parts in several ways. */
+static void check_gradients(test *t, kind of, const layout *l)
+{
+    const layout whole = {.tensor = 1, .sections = l->sections, .data = 1, .slices = l->slices};
+    char *text = model_text(of, BATCH / 2), name[300];
+    int cut = 0;
+    test_defer(t, free, text);
+    test_defer(t, team_end, &single);
+    test_defer(t, team_end, &several);
+    if (make(t, &single, text, &whole)) take_steps(t, &single, &whole, 0, 1);
+    if (!t->failed && make(t, &several, text, l)) take_steps(t, &several, l, 0, 1);
+    for (int k = 0; k < zf_param_count(single.members[0].graph) && !t->failed; k++) {
+        const zf_tensor param = zf_param_at(single.members[0].graph, k);
+        size_t size;
+        snprintf(name, sizeof name, "gradient/%.250s", zf_tensor_name(param));
+        size = (size_t)read_everywhere(t, name) * sizeof(float);
+        cut += zf_tensor_bytes(zf_graph_find(several.members[0].graph, name)) != size;
+        for (int r = 0; r < several.world && !t->failed; r++)
+            if (memcmp(one_rank.bytes, all_ranks[r].bytes, size))
+                test_fail(t, __FILE__, __LINE__, "not the bits of one rank", name);
+    }
+    CHECK(t, cut >= (l->tensor > 1 ? 10 : 0));
+    team_end(&several);
+    team_end(&single);
+}
+
+TEST_ONCE(tensor_gradients_are_whole)
+{
+    words = 75;
+    how = (zf_training){.keep_gradients = true, .zero.micro_batches = 2};
+    check_gradients(t, LLAMA_TIED, &(layout){.tensor = 4, .sections = 4, .data = 1});
+    check_gradients(t, GPT, &(layout){.tensor = 2, .sections = 2, .data = 2, .stage = 2});
+    check_gradients(t, LLAMA, &(layout){.tensor = 2, .sections = 2, .data = 2, .stage = 3});
+    check_gradients(t, LLAMA,
+                    &(layout){.tensor = 1, .data = 1, .context = 2, .slices = 2, .stage = 1});
+    words = VOCAB;
+}
+
+/* ----------------------------------------------------------------- against sums without sections */
+
+/* Two ranks, and one whose sums have no sections, after 5 steps: each value within 1e-12 of the
+ * largest one of its tensor. */
+TEST_ONCE(tensor_in_f64_without_sections)
+{
+    const layout whole = {.tensor = 1, .data = 1}, pair = {.tensor = 2, .data = 1};
+    char *text = model_text_in_f64(LLAMA_TIED);
+    test_defer(t, free, text);
+    test_defer(t, team_end, &single);
+    test_defer(t, team_end, &several);
+    how = (zf_training){.clip = 0.05};
+    if (make(t, &single, text, &whole)) take_steps(t, &single, &whole, 0, 5);
+    if (!t->failed && make(t, &several, text, &pair)) take_steps(t, &several, &pair, 0, 5);
+    for (int k = 0; k < zf_param_count(single.members[0].graph) && !t->failed; k++) {
+        const char *name = zf_tensor_name(zf_param_at(single.members[0].graph, k));
+        const int64_t count = read_everywhere(t, name);
+        const double *x = (const double *)(const void *)one_rank.bytes,
+                     *y = (const double *)(const void *)all_ranks[0].bytes;
+        double most = 0, off = 0;
+        for (int64_t i = 0; i < count; i++) {
+            most = fmax(most, fabs(x[i]));
+            off = fmax(off, fabs(x[i] - y[i]));
+        }
+        if (!(most > 0 && off < 1e-12 * most))
+            test_fail(t, __FILE__, __LINE__, "relative error of 1e-12 or more", name);
+    }
+    team_end(&several);
+    team_end(&single);
+}
+
+/* Losses of 20 steps in f32, within 1e-6. */
+TEST_ONCE(tensor_losses_without_sections)
+{
+    const layout whole = {.tensor = 1, .data = 1}, pair = {.tensor = 2, .data = 1};
+    char *text = model_text(LLAMA, BATCH);
+    float x, y;
+    test_defer(t, free, text);
+    test_defer(t, team_end, &single);
+    test_defer(t, team_end, &several);
+    how = (zf_training){.clip = 0.05};
+    if (!make(t, &single, text, &whole) || !make(t, &several, text, &pair)) return;
+    for (int step = 0; step < 20 && !t->failed; step++) {
+        take_steps(t, &single, &whole, step, 1);
+        take_steps(t, &several, &pair, step, 1);
+        zf_read(single.programs[0], zf_graph_find(single.members[0].graph, "loss"), &x, sizeof x);
+        zf_read(several.programs[0], zf_graph_find(several.members[0].graph, "loss"), &y, sizeof y);
+        CHECK_NEAR(t, y, x, 1e-6 * x);
+    }
+    team_end(&several);
+    team_end(&single);
 }
 
 /* Two ranks along data and two along tensor, at each stage. */
@@ -1162,6 +1307,10 @@ TEST_ONCE(tensor_refusals)
                       "zf_passes: fit plans ranks that have all layers whole; it must be left out "
                       "with tensor, context, expert, sections or stages");
     }
+    how = (zf_training){.keep_gradients = true, .stages.ranks = 2};
+    check_refused(t, text,
+                  "zf_passes: keep_gradients must be left out with stages: each micro-batch has "
+                  "gradients of its own there");
     check_parsed(t,
                  "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"
                  "output %2 \"y\"\n",

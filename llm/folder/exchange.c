@@ -357,7 +357,7 @@ static bool zfl_export_tensor(const zf_exchange *x, zf_program *p, zf_safetensor
     if (!values || !data || (turned && !other)) {
         status = zfl_fail_with(error, ZF_ERR_NOMEM, "out of memory");
     } else if (gradient) {
-        status = zf_read(p, from, data, bytes);
+        status = zf_read_whole(p, from, data, bytes);
         if (status) zfl_fail(error, status, "%s", zf_program_error(p));
     } else if (!(status = zf_weights_get(p, param, values, error))) {
         zf_convert(data, dtype, values, ZF_F32, count);

@@ -320,6 +320,16 @@ static void zfi_parallel_reshape(zfi_parallel *c, int32_t id, int32_t of)
     node->args = args;
 }
 
+/* The node keeps the gradient of a parameter for the program (keep_gradients): it is cut as that
+ * is. */
+static bool zfi_shows_gradient(const zf_graph *g, const zfi_node *node)
+{
+    static const char prefix[] = "gradient/";
+    const size_t length = sizeof prefix - 1;
+    return node->op == ZF_OP_output && !strncmp(node->name, prefix, length) &&
+           zfi_map_get(g->names, node->name + length, 0);
+}
+
 /* Joins what the node cuts together. */
 static void zfi_parallel_node(zfi_parallel *c, int32_t id)
 {
@@ -328,6 +338,7 @@ static void zfi_parallel_node(zfi_parallel *c, int32_t id)
     const int32_t like = zfi_flat_operand(g, node);
     if (zfi_has(g, id, ZF_OP_LEAF)) zfi_parallel_leaf(c, id);
     else if (node->op == ZF_OP_saved) return; /* with what saves it */
+    else if (zfi_shows_gradient(g, node)) return; /* with the parameter */
     else if (node->op == ZF_OP_gradient) zfi_class_alike(c, node->args[0], node->args[1], id);
     else if (like && node->op == ZF_OP_slice) c->flat[id] = like;
     else if (like) zfi_parallel_reshape(c, id, like);

@@ -611,7 +611,7 @@ static void zfi_drop_loose(zf_store *s)
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         zfi_stored *t = &s->tensors[k];
         if (t->bucket < 0 && !zfi_is_tiled(t) && !zfi_is_away(s, t)) continue;
-        zfi_free(&s->memory, t->host, zfi_loose_bytes(s, t));
+        zfi_free(&s->memory, t->host, zfi_whole_bytes(s, t));
         t->host = NULL;
     }
 }

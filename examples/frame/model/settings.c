@@ -345,9 +345,8 @@ static const char *wrong_axes(const settings *o)
     if (!cut && !pipe) return NULL;
     if (pipe && settings_micro_batches(o) < t->stages.ranks)
         return "--pipe P keeps P stages busy with --micro-batches of P or more";
-    if (cut && t->lora.dora)
-        return "--tensor and --sections exclude dora of --lora: lengths of rows have no sections";
-    if (o->dump_grads) return "--tensor and --pipe exclude --dump-grads: ranks have parts of gradients";
+    if (pipe && o->dump_grads)
+        return "--pipe excludes --dump-grads: stages have gradients of one micro-batch at a time";
     return o->memory ? "--tensor and --pipe exclude --memory" : NULL;
 }
 

@@ -1340,3 +1340,56 @@ TEST_ONCE(cuda_spares_processors)
                "zf_cuda_backend: deadline_seconds is -1; it must be positive, or 0 for 60");
 }
 #endif
+
+enum { TABLE = 300, ROW = 12 };
+
+/* Two steps of two micro-batches of a table of which the rows that are read are updated; the
+ * second is a graph. */
+static bool train_rows(test *t, zf_backend *backend, zf_optimizer optimizer, float *table)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor i = zf_input(g, "i", ZF_I32, ZF_SHAPE(6)), j = zf_input(g, "j", ZF_I64, ZF_SHAPE(4)),
+              rows = zf_param(g, "rows", ZF_SHAPE(TABLE, ROW),
+                              &(zf_param_desc){.init = ZF_NORMAL, .std = 1}),
+              x = zf_embedding(rows, i),
+              loss = zf_add(zf_mean(zf_mul(x, x)), zf_mean(zf_embedding(rows, j)));
+    const float lr = 0.1f;
+    bool good = true;
+    zf_program *p;
+    zf_passes(g, &(zf_training){.loss = loss,
+                                .clip = 0.1,
+                                .param_groups = "rows:lazy_rows",
+                                .optimizer = optimizer,
+                                .zero.micro_batches = 2});
+    p = zf_compile(g, &(zf_compile_desc){.backend = backend, .seed = 5});
+    good = p && !zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr);
+    for (int n = 0; n < 4 && good; n++) {
+        int32_t is[6];
+        int64_t js[4];
+        for (int k = 0; k < 6; k++) is[k] = (k * k * 7 + n * 31) % TABLE;
+        for (int k = 0; k < 4; k++) js[k] = (k * 7 + n * 31) % TABLE;
+        good = !zf_write(p, i, is, sizeof is) && !zf_write(p, j, js, sizeof js) &&
+               !(n % 2 ? zf_step(p) : zf_micro(p));
+    }
+    good = good && !zf_read(p, rows, table, TABLE * ROW * sizeof *table);
+    if (!good)
+        test_fail(t, __FILE__, __LINE__, zf_graph_error(g), p ? zf_program_error(p) : "");
+    zf_program_free(p), zf_graph_free(g);
+    return good;
+}
+
+/* Rows of several micro-batches are collected, sorted and updated as on the CPU. */
+TEST_ONCE(cuda_updates_rows_of_micro_batches)
+{
+    static const zf_optimizer optimizers[] = {ZF_SGD, ZF_ADAMW};
+    static float table[2][TABLE * ROW];
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    NEED(t, cuda, &error);
+    for (int k = 0; k < 2; k++) {
+        CHECK(t, train_rows(t, NULL, optimizers[k], table[0]));
+        CHECK(t, train_rows(t, cuda, optimizers[k], table[1]));
+        for (int n = 0; n < TABLE * ROW; n++) CHECK_NEAR(t, table[0][n], table[1][n], 1e-6);
+    }
+    CHECK_TEXT(t, emulation_report(), "");
+}

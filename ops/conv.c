@@ -389,6 +389,28 @@ static void zfi_conv_turn(const zfi_conv_job *j, float *to)
                        (size_t)taps * sizeof *to);
 }
 
+/* y[i] = y[i] + w x[i] */
+ZFI_BODY void zfi_conv_add_body(zfi_isa isa, float *y, const float *x, float w, int64_t n)
+{
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) y[i] = zfi_fma(isa, w, x[i], y[i]);
+}
+ZFI_KERNEL(zfi_conv_add, (float *y, const float *x, float w, int64_t n), (y, x, w, n))
+
+/* The product where a group has one channel of the result, as in a depthwise convolution: of one
+ * row of columns after the other, which stays in the first-level cache. The order is that of
+ * zfi_matmul_tiled. */
+static void zfi_conv_one(const zfi_conv_job *j, const zfi_matmul_desc *d, const float *from,
+                         int64_t first, float *row)
+{
+    const float *w = d->a;
+    memset(d->c, 0, (size_t)d->n * sizeof(float));
+    for (int64_t k = 0; k < d->k; k++) {
+        zfi_conv_row(&j->v, j->back, row, from, k, first, d->n);
+        zfi_conv_add(j->isa, d->c, row, w[k], d->n);
+    }
+}
+
 /* A tile of places of a group of an image. */
 static void zfi_conv_task(void *context, int64_t index, int worker)
 {
@@ -402,11 +424,15 @@ static void zfi_conv_task(void *context, int64_t index, int worker)
                         its * (j->back ? v->o : v->c) * other;
     char *own = j->scratch + (size_t)worker * j->room;
     zfi_matmul_desc d = zfi_conv_product(j, n);
-    for (int64_t row = 0; row < j->k; row++)
-        zfi_conv_row(v, j->back, (float *)(void *)own + row * n, from, row, first, n);
     d.a = j->w + its % v->groups * d.m * j->k;
     d.b = own;
     d.c = (float *)j->of[j->back ? ZFI_CONV_X : ZFI_CONV_Y]->data + its * d.m * plane + first;
+    if (d.m == 1 && j->k <= ZFI_CONV_ROWS) {
+        zfi_conv_one(j, &d, from, first, (float *)(void *)own);
+        return;
+    }
+    for (int64_t row = 0; row < j->k; row++)
+        zfi_conv_row(v, j->back, (float *)(void *)own + row * n, from, row, first, n);
     zfi_matmul_tiled(j->isa, NULL, &d, own + j->columns);
 }
 

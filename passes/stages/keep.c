@@ -38,7 +38,8 @@ static void zfi_keep_stage(zf_graph *g, int32_t rank)
 {
     int32_t kept = 0, all;
     zfi_leave_out(g);
-    g->whole = zf_graph_hash(g), g->kept = rank, all = zfi_len(g->order);
+    g->whole = g->trial ? 1 : zf_graph_hash(g); /* a trial is never run */
+    g->kept = rank, all = zfi_len(g->order);
     for (int32_t i = 0; i < all; i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];

@@ -694,7 +694,7 @@ typedef struct zf_route_desc {
     int64_t groups, kept;
     double scale;   /* weights are multiplied by it; 0: 1 */
     zf_tensor bias; /* [experts], added to scores for the choice alone; ZF_NONE: none */
-    /* The gradient of the bias is 2^-20 (choices of an expert - their mean over experts), by whose
+    /* The gradient of the bias is 2^-40 (choices of an expert - their mean over experts), by whose
      * sign an optimizer balances experts; else it has none */
     bool balance;
     /* Receive the experts of each token, i32 [tokens, k], the one with the largest score first, and
@@ -794,8 +794,9 @@ ZF_BUILDER zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
 /* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
 ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i);
 
-/* How the values that a scalar float has for the parts of a global batch (zf_zero_desc) make
- * one. */
+/* How the values that a scalar float has for the parts of a global batch (zf_zero_desc) make one.
+ * ZF_REDUCTION_SUM is also that of f32 and f64 with any number of elements; such outputs without it
+ * are of a rank's last micro-batch. */
 typedef enum zf_reduction {
     ZF_REDUCTION_DERIVED, /* by the operators that compute it; zf_zero fails if they decide none */
     ZF_REDUCTION_SUM,

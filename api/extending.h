@@ -60,7 +60,7 @@
       A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i)         \
       A(param, bits, i) A(param, block, i) A(param, scale, d) A(param, rate, f)                    \
       A(param, decay, f) A(param, no_decay, b) A(param, beta1, f) A(param, beta2, f)               \
-      A(param, optimizer, e(any|adamw|lamb|sgd|lion)) A(param, lazy, b))                           \
+      A(param, optimizer, e(any|adamw|lamb|sgd|lion)) A(param, lazy, b) A(param, constant, b))     \
     X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i)                           \
       A(state, ranks, e(stage|whole|each|cut|node)))                                               \
     X(cache, 0, 0, A(cache, held, b) A(cache, bits, i) A(cache, block, i) A(cache, scale, d))      \
@@ -321,7 +321,7 @@
     X(maxima, 1, 1, A(maxima, blocks, l))
 
 #define ZF_MAX_OPERANDS   65535
-#define ZF_MAX_ATTRIBUTES 16
+#define ZF_MAX_ATTRIBUTES 17
 #define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, without its result */
 
 typedef enum zf_op {

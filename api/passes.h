@@ -39,6 +39,7 @@ typedef struct zf_param_group {
     const zf_tensor *tensors; /* parameters too; NULL: none */
     int32_t tensor_count;
     double rate;         /* factor of the learning rate, above 0 */
+    bool constant;       /* rate is the learning rate itself, the same in all steps */
     double weight_decay; /* of parameters of any rank; ZF_ZERO: as no_decay */
     bool no_decay;
     double beta1, beta2; /* of an optimizer that has them */
@@ -62,7 +63,7 @@ typedef struct zf_param_group {
  * parameters of a bucket have one rate and one pair of betas; other programs over the store get
  * these buckets from it (zf_zero_desc.store). A program without an optimizer that is compiled first
  * needs the same groups, else zf_zero of the training is ZF_ERR_ARGUMENT. 1-bit Adam and 1-bit LAMB
- * take groups, 0/1 Adam only weight decay and frozen ones: its sums are made of one rate. SGD has
+ * take groups without constant rates, 0/1 Adam only weight decay and frozen ones: its sums are made of one rate. SGD has
  * no betas.
  *
  * Parameters whose group has an optimizer are left out by the others: that optimizer's pass is

@@ -819,6 +819,7 @@ typedef struct zf_moe_parts {
     zf_tensor logits, scores; /* [tokens, experts], of the router and of zf_route */
     zf_tensor experts;        /* i32 [tokens, k]: of each token */
     zf_tensor slots, bounds, counts; /* of zf_expert_rows */
+    int64_t most;             /* rows of an expert, at most; 0: there is no limit */
     bool sigmoid;             /* scores are sigmoids, which do not add up to 1 */
 } zf_moe_parts;
 
@@ -834,15 +835,16 @@ typedef struct zf_moe_desc {
     double scale;
     /* Each expert has at most ceil(capacity tokens k / experts) rows, and no fewer than `least`,
      * and drops further choices: those of later tokens, or by chance. Tokens are those of this
-     * graph: a micro-batch of a rank. 0: nothing is dropped */
+     * graph: a micro-batch of a rank. Less than one row on average is an error without `least`. 0:
+     * nothing is dropped */
     double capacity;
     int64_t least;
     bool random;
     int64_t rows; /* of all experts, without a capacity; 0: a row for each choice */
     /* There is a bias for the choice; with `balance` it is trained by how often experts are chosen
-     * (zf_route_desc.balance), for which it needs a group of its own: zf_param_group with Lion and
-     * beta1 = 1e-45, so that it has no memory, adds rate times the learning rate to the bias of
-     * experts below the mean of the global batch, once a step */
+     * (zf_route_desc.balance), for which it needs a group of its own: zf_param_group with Lion, a
+     * constant rate, no decay and beta1 = 1e-45, so that it has no memory, adds the rate to the bias
+     * of experts below the mean of the global batch, and takes it from those above, once a step */
     bool biased, balance;
     /* y = c[0] mlp(x) + c[1] experts(x), c = softmax(x mix^T + bias), mlp of the same form */
     bool residual;
@@ -854,6 +856,10 @@ typedef struct zf_moe_desc {
 /* A layer of experts (mixture of experts), x [..., hidden] -> the same: each token is given to the
  * k experts that its router chooses, whose results are added, weighted by their scores. */
 ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc);
+
+/* How often each expert of a layer is chosen, and then how many choices are dropped: f32 [experts +
+ * 1]. For an output whose reduction is a sum. */
+ZF_API zf_tensor zf_moe_load(const zf_moe_parts *layer);
 
 typedef enum zf_moe_balance {
     ZF_BALANCE_POOLED, /* experts sum over experts of f P, f and P over the tokens of all layers, as

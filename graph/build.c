@@ -1230,9 +1230,12 @@ static zf_tensor zfi_output_as(zf_tensor x, const char *name, zfi_role role,
     if (!id) return zfi_invalid(x, "output");
     if ((unsigned)d.reduction > ZF_REDUCTION_NONE)
         return zfi_misuse(x, ZF_ERR_ARGUMENT, "output", "%d is no zf_reduction", (int)d.reduction);
-    if (d.reduction && !zfi_is_number(&x.graph->nodes[id]))
+    if (d.reduction && !zfi_is_number(&x.graph->nodes[id]) &&
+        !(d.reduction == ZF_REDUCTION_SUM && zfi_is_summed(&x.graph->nodes[id])))
         return zfi_misuse(x, ZF_ERR_ARGUMENT, "output",
-                          "a reduction is that of one float; the value has %lld elements",
+                          "a reduction is that of one float, a sum also that of f32 and f64; the "
+                          "value is %s with %lld elements",
+                          zf_dtype_name(x.graph->nodes[id].dtype),
                           (long long)zfi_node_count(&x.graph->nodes[id]));
     ZF_INT(&n, output, reduction) = d.reduction;
     zfi_append_output(x.graph, &n);

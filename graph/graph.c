@@ -609,6 +609,12 @@ static bool zfi_is_number(const zfi_node *node)
     return zfi_is_float(node->dtype) && zfi_node_count(node) == 1;
 }
 
+/* An output of it may be a sum over parts of the batch, element by element. */
+static bool zfi_is_summed(const zfi_node *node)
+{
+    return node->dtype == ZF_F32 || node->dtype == ZF_F64;
+}
+
 /* The mark is an output of a scalar float of the micro section, as that of the loss: a number that
  * is looked at before the updates. All ranks see the same. */
 static bool zfi_marks_number(const zf_graph *g, const zfi_node *mark)

@@ -35,6 +35,7 @@ static zf_tensor zfi_moe_rows(zf_tensor weights, const zf_moe_desc *d, zf_moe_pa
         if (rows.capacity < d->least) rows.capacity = d->least;
         if (rows.capacity > s.dims[0]) rows.capacity = s.dims[0];
         if (d->random) rows.priority = zf_random_uniform(weights, 0, 1);
+        p->most = rows.capacity;
     }
     return zf_expert_rows(p->experts, &rows);
 }
@@ -144,20 +145,44 @@ ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc)
     const zf_moe_names names = zfi_moe_names(d.names);
     const zf_shape s = zf_tensor_shape(x);
     zf_moe_parts parts = {.sigmoid = d.sigmoid};
+    const int64_t width = s.rank > 1 ? s.dims[s.rank - 1] : 0,
+                  tokens = width ? zf_shape_count(s) / width : 0;
+    double rows;
     zf_tensor y;
     if (!zf_valid(x) || s.rank < 2) return zf_fail(x, "zf_moe: x must be [..., hidden]");
     if (d.experts < 1) return zf_fail(x, "zf_moe: experts = %lld must be 1 or more", (long long)d.experts);
     if (!(d.capacity >= 0) || d.capacity > (double)d.experts || (d.capacity > 0 && d.rows))
         return zf_fail(x, "zf_moe: capacity = %g must be 0 to the number of experts, and has no rows",
                        d.capacity);
+    if (!d.k) d.k = 2;
+    rows = (double)tokens * (double)d.k / (double)d.experts;
+    if (d.capacity > 0 && !d.least && d.capacity * rows < 1)
+        return zf_fail(x,
+                       "zf_moe: capacity = %g is below one row: %lld tokens with %lld of %lld experts "
+                       "each make %g rows of an expert on average; %g is the least, or say how many "
+                       "rows an expert has at least",
+                       d.capacity, (long long)tokens, (long long)d.k, (long long)d.experts, rows,
+                       1 / rows);
     if (!(d.capacity > 0) && (d.random || d.least))
         return zf_fail(x, "zf_moe: %s is of a capacity, and there is none: nothing is dropped",
                        d.random ? "random" : "least");
-    if (!d.k) d.k = 2;
     if (!d.intermediate) d.intermediate = 4 * s.dims[s.rank - 1];
     y = zfi_moe(zf_reshape(x, ZF_SHAPE(-1, s.dims[s.rank - 1])), &d, &names, &parts);
     if (d.parts) *d.parts = parts;
     return zf_reshape(y, s);
+}
+
+ZF_API zf_tensor zf_moe_load(const zf_moe_parts *layer)
+{
+    zf_tensor parts[2], over;
+    if (!layer || !zf_valid(layer->counts))
+        return zf_fail(layer ? layer->counts : ZF_NONE, "zf_moe_load: there is no layer");
+    parts[0] = zf_cast(layer->counts, ZF_F32);
+    over = zf_sub(parts[0], zf_constant(parts[0].graph, ZF_F32, ZF_SCALAR, (double)layer->most));
+    over = zf_maximum(over, zf_constant(parts[0].graph, ZF_F32, ZF_SCALAR, 0));
+    parts[1] = layer->most ? zf_reshape(zf_sum(over), ZF_SHAPE(1))
+                           : zf_constant(parts[0].graph, ZF_F32, ZF_SHAPE(1), 0);
+    return zf_concat(parts, 2, 0);
 }
 
 /* ------------------------------------------------------------------------------------ losses */

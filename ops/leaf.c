@@ -8,7 +8,8 @@
  *                                             8 x 128 numbers in records (quantize.c); first values
  *                                             are those of floats, quantised
  *     %7 = param "b" {rate=0.1 decay=0.5 beta1=0.8 beta2=0.99} : f32[4]     what its group gives it;
- *                                             no_decay: a decay of 0; optimizer=sgd: another one
+ *                                             no_decay: a decay of 0; optimizer=sgd: another one;
+ *                                             constant: the rate itself, no factor
  *                                             (passes/optimizers/groups.c)
  *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
  *     %8 = param "t" {lazy=true} : f32[9,4]   a table of which only rows that are read are updated

@@ -11,7 +11,7 @@
  *
  * With groups, experts form groups of neighbours; only the `kept` groups whose two largest s + bias
  * have the largest sum are chosen from. The bias is not in the weights, and has no gradient; with
- * `balance` that of experts is 2^-20 (choices - their mean), by whose sign an optimizer evens out
+ * `balance` that of experts is 2^-40 (choices - their mean), by whose sign an optimizer evens out
  * how often they are chosen. It is that small because norms of gradients contain it.
  *
  *     ds = scatter_add(dweight scale, experts) + that of the scores, where others read them
@@ -97,14 +97,14 @@ static zf_tensor zfi_grad_route_weights(zf_grad *c, zf_tensor scores, zf_tensor 
     return zf_div(ds, zf_add(sum, zf_constant(c->graph, zf_tensor_dtype(sum), ZF_SCALAR, 1e-20)));
 }
 
-/* How much more often than the mean each expert is chosen, times 2^-20. */
+/* How much more often than the mean each expert is chosen, times 2^-40. */
 static zf_tensor zfi_grad_route_bias(const zf_grad *c, zf_tensor experts, int64_t n)
 {
     const zf_dtype dtype = zf_tensor_dtype(c->x[1]);
     const double mean = (double)zf_shape_count(zf_tensor_shape(experts)) / (double)n;
     zf_tensor counts = zf_reshape(zf_one_hot(experts, n, dtype), ZF_SHAPE(-1, n));
     counts = zf_sum_ex(counts, &(zf_reduce_desc){.axis = 0});
-    return zf_scale(zf_sub(counts, zf_constant(c->graph, dtype, ZF_SCALAR, mean)), 0x1p-20);
+    return zf_scale(zf_sub(counts, zf_constant(c->graph, dtype, ZF_SCALAR, mean)), 0x1p-40);
 }
 
 static void zfi_grad_route(zf_grad *c)

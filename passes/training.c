@@ -383,8 +383,8 @@ static const zf_option zfi_training_options[] = {
 #undef ZFI_OPTIONS_OF
         ZF_OPTION(zf_training, TEXT, param_groups, 0, NULL, .topic = "optimizer",
                   .unit = "PATTERN:rate=X,...;...", .traits = ZF_OPTION_CHANGES,
-                  .help = "rate (a factor), weight_decay, no_decay, beta1, beta2, optimizer or "
-                          "frozen, for parameters whose names match"),
+                  .help = "rate (a factor), constant, weight_decay, no_decay, beta1, beta2, optimizer "
+                          "or frozen, for parameters whose names match"),
     ZF_OPTION(zf_training, COUNT, variant, 0, "[0,inf)", .flag = ""),
     ZF_OPTION(zf_training, NUMBER, clip, 0, "[0,inf]",
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,

@@ -38,6 +38,42 @@ refuses 'more rows than planned' ' in model.layers.0.block_sparse_moe: ' experts
 check 'a run of experts' ends 0 experts --expert 4 --aux-loss 0.1 --save "$work/experts"
 check 'that goes on with its losses' ends 0 experts --expert 2 --aux-loss 0.1 --steps 2 --load "$work/experts"
 
+# one OPTIONS...: the same model on one rank.
+one() { experts --ranks 1 "$@"; }
+check 'a bias of routers and an MLP for all' ends 0 one --balance-bias 0.25 --residual-moe --save "$work/balanced"
+refuses 'a run that goes on without its MLP' 'was trained with --residual-moe' one --balance-bias 0.25 --load "$work/balanced"
+refuses 'a run that goes on without its bias' 'was trained with balance-bias = 0.25, not 0' one --residual-moe \
+    --load "$work/balanced"
+refuses 'layers that a folder has not' '--residual-moe is for a new model' one --init "$work/experts" --residual-moe
+check 'a bias that a folder has not' ends 0 one --init "$work/experts" --balance-bias 0.25
+refuses 'a bias and an adapter' '--balance-bias trains the bias of routers, which --lora leaves as it is' one \
+    --init "$work/experts" --balance-bias 0.25 --lora r=2
+run "$llm" export --load "$work/balanced" "$work/balanced.hf"
+check 'what others compute without' grep -q 'zeroflow_residual_experts in config.json: layers of experts have an MLP' "$work/out"
+sed 's/"mixtral"/"llama"/; s/"num_local.*/"zeroflow_router_bias": true}/' $data/moe.json > "$work/none.json"
+refuses 'a bias of no router' 'zeroflow_router_bias is of layers of experts, and this model has none' one --model "$work/none.json"
+
+
+# ------------------------------------------------------------------------- what a folder has
+
+sed 's/"num_local_experts": 4/"num_local_experts": 8/' $data/moe.json > "$work/eight.json"
+sed 's/"num_local_experts": 4/"num_local_experts": 3/' $data/moe.json > "$work/three.json"
+run "$llm" export --load "$work/experts" "$work/four.safetensors"
+refuses 'more experts than a file has' "block_sparse_moe.gate.weight is [4,48], the model's is [8,48]; do the sizes of" one \
+    --init "$work/four.safetensors" --model "$work/eight.json"
+refuses 'fewer experts than a file has' "block_sparse_moe.gate.weight is [4,48], the model's is [3,48]; do the sizes of" one \
+    --init "$work/four.safetensors" --model "$work/three.json"
+sed 's/layers\.1\.block_sparse_moe\.experts\.3\.w1/layers.1.block_sparse_moe.experts.9.w1/' "$work/four.safetensors" \
+    > "$work/lacks.safetensors"
+refuses 'an expert that a file lacks' 'there is no tensor model.layers.1.block_sparse_moe.experts.3.w1.weight' one \
+    --init "$work/lacks.safetensors" --model $data/moe.json
+sed 's/"num_experts_per_tok": 2/"num_experts_per_tok": 5/' $data/moe.json > "$work/five.json"
+refuses 'more experts of a token than there are' 'num_experts_per_tok must be at most the number of experts (4), not 5' \
+    one --model "$work/five.json"
+refuses 'a capacity below one row' 'zf_moe: capacity = 0.01 is below one row: 64 tokens with 2 of 4 experts each' one \
+    --capacity 0.01
+check 'shares of experts in a report' ends 0 one --capacity 0.5 --report "$work/report.json"
+check 'of which some choices are dropped' grep -q '"dropped": 0\.[5-7]' "$work/report.json"
 
 # ------------------------------------------------------------------------- weights, interruptions
 

@@ -440,11 +440,13 @@ static void check_refused(test *t, int k, zf_causal_routing of, const char *targ
 
 TEST_ONCE(llm_refuses_what_is_for_experts)
 {
-    static const char none[] = "aux_loss, z_loss and capacity are for layers of experts, and "
-                               "the model has none";
+    static const char none[] = "aux_loss, z_loss, capacity, balance_bias and residual are for layers "
+                               "of experts, and the model has none";
     check_refused(t, 0, (zf_causal_routing){.aux_loss = 1}, NULL, none);
     check_refused(t, 0, (zf_causal_routing){.z_loss = 1}, NULL, none);
     check_refused(t, 0, (zf_causal_routing){.capacity = 1}, NULL, none);
+    check_refused(t, 0, (zf_causal_routing){.balance_bias = 1e-3}, NULL, none);
+    check_refused(t, 0, (zf_causal_routing){.residual = true}, NULL, none);
     check_refused(t, 26, (zf_causal_routing){.aux_loss = 0}, "q_proj,w1",
                   "= grouped_linear reads it; only weights of products and tables of rows can be "
                   "adapted");
@@ -465,6 +467,9 @@ TEST_ONCE(llm_losses_of_routers_train_these)
         const char *wrong;
         o.training.lora = (zf_lora_desc){.rank = 2, .targets = tried[k].targets, .keep = tried[k].keep};
         CHECK(t, !llm_wrong(&o));
+        of->balance_bias = 1e-3, wrong = llm_wrong(&o), of->balance_bias = 0;
+        CHECK_TEXT(t, wrong ? wrong : "",
+                   "--balance-bias trains the bias of routers, which --lora leaves as it is");
         of->aux_loss = 0.5, wrong = llm_wrong(&o), of->aux_loss = 0;
         CHECK(t, tried[k].good == !wrong);
         if (wrong)

@@ -247,7 +247,7 @@ TEST(moe_losses_of_no_token_are_0)
     CHECK(t, got == 0);
 }
 
-/* Lion's sign moves the bias of experts by the rate: up of those with fewer choices than the
+/* Lion's sign moves the bias of experts by a constant rate: up of those with fewer choices than the
  * mean. */
 TEST(moe_bias_balances_experts)
 {
@@ -257,7 +257,8 @@ TEST(moe_bias_balances_experts)
     zf_moe_parts parts;
     double in[T * H], router[E * H] = {0}, bias[E] = {0}, rate = 0.5;
     const zf_param_group group = {.params = "*e_score_correction_bias",
-                                  .rate = 0.25,
+                                  .rate = 0.125,
+                                  .constant = true,
                                   .no_decay = true,
                                   .beta1 = 1e-45,
                                   .optimizer = "lion"};
@@ -382,7 +383,8 @@ static void crew_end(void *object)
 static zf_status crew_open(crew *c, int32_t rank)
 {
     const zf_param_group group = {.params = "*e_score_correction_bias",
-                                  .rate = 0.5,
+                                  .rate = 0.005,
+                                  .constant = true,
                                   .no_decay = true,
                                   .beta1 = 1e-45,
                                   .optimizer = "lion"};
@@ -403,6 +405,7 @@ static zf_status crew_open(crew *c, int32_t rank)
     loss = zf_add(loss, zf_scale(zf_moe_balance_loss(parts, 2, ZF_NONE, ZF_BALANCE_POOLED), 0.1));
     loss = zf_add(loss, zf_scale(zf_moe_z_loss(parts, 2, ZF_NONE), 0.1));
     loss = zf_output_ex(loss, "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_MEAN});
+    zf_output_ex(zf_moe_load(&parts[1]), "load", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     zf_param_groups(g, &group, 1);
     training.loss = loss, training.recompute.mode = c->recompute ? ZF_RECOMPUTE_LAYERS : 0;
     training.zero.stage = c->stage, training.zero.world = c->world;
@@ -444,11 +447,29 @@ static zf_status crew_train(crew *c)
     return status;
 }
 
+/* Each rank knows how often experts of the second layer, which have three rows each, were chosen by
+ * all parts, and how many choices were dropped. */
+static void crew_check_load(test *t, crew *c, crew *first)
+{
+    for (int32_t rank = 0; rank < c->world && !t->failed && !c->alike; rank++) {
+        float load[E + 1] = {0}, other[E + 1] = {0};
+        OK(t, zf_read(c->programs[rank], zf_graph_find(c->graphs[rank], "load"), load, sizeof load),
+           zf_program_error(c->programs[rank]));
+        CHECK(t, load[0] + load[1] + load[2] == PARTS * T * K);
+        CHECK(t, load[E] >= PARTS * (T * K - E * 3) && load[E] < PARTS * T * K);
+        if (!first) continue;
+        OK(t, zf_read(first->programs[0], zf_graph_find(first->graphs[0], "load"), other, sizeof other),
+           zf_program_error(first->programs[0]));
+        CHECK(t, !memcmp(load, other, sizeof load));
+    }
+}
+
 /* The crew trains; its parameters have the bits of those of `first`, NULL: it is the first. */
 static void crew_check(test *t, crew *c, crew *first)
 {
     test_defer(t, crew_end, c);
     OK(t, crew_train(c), c->error.text);
+    crew_check_load(t, c, first);
     for (int32_t k = 0; first && k < zf_param_count(c->graphs[0]) && !t->failed; k++) {
         static float x[E * N * H], y[E * N * H];
         const zf_tensor param = zf_param_at(first->graphs[0], k);
@@ -588,4 +609,10 @@ TEST(moe_misuse)
          "zf_moe_balance_loss: there is no layer");
     SAYS(t, zf_moe_z_loss(&(zf_moe_parts){.logits = x}, 0, ZF_NONE),
          "zf_moe_z_loss: there is no layer");
+    SAYS(t, zf_moe_load(&(zf_moe_parts){.counts = {g, 0}}), "zf_moe_load: there is no layer");
+    SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 8, .k = 1, .capacity = 0.5}),
+         "zf_moe: capacity = 0.5 is below one row: 6 tokens with 1 of 8 experts each make 0.75 rows of "
+         "an expert on average; 1.33333 is the least, or say how many rows an expert has at least");
+    SAYS(t, zf_output_ex(zf_cast(x, ZF_I32), "x", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM}),
+         "a reduction is that of one float, a sum also that of f32 and f64; the value is i32 with ");
 }

@@ -738,6 +738,10 @@ TEST_ONCE(groups_are_as_descs)
         CHECK(t, stepped(t, &set, "?:rate=0.5", 0.25f, b));
         if (memcmp(a, b, sizeof a))
             test_fail(t, __FILE__, __LINE__, zf_optimizer_name((zf_optimizer)k), "");
+        if (k == ZF_ONEBIT_ADAM || k == ZF_ONEBIT_LAMB) continue;
+        CHECK(t, stepped(t, &set, "?:rate=0.125,constant", 0.5f, b));
+        if (memcmp(a, b, sizeof a))
+            test_fail(t, __FILE__, __LINE__, zf_optimizer_name((zf_optimizer)k), "constant");
     }
 }
 
@@ -777,6 +781,10 @@ TEST(groups_mistakes)
          "nothing"},
         {ZF_ADAMW, "a.w:no_decay,weight_decay=1",
          "zf_param_groups: no_decay and weight_decay exclude each other"},
+        {ZF_ADAMW, "a.w:constant", "zf_param_groups: constant requires rate"},
+        {ZF_ONEBIT_ADAM, "a.w:rate=0.5,constant",
+         "zf_onebit_adam: the group of \"a.w\" gives it a constant rate, and those of this optimizer "
+         "follow the learning rate"},
         {ZF_ADAMW, "a.w:optimizer=rmsprop",
          "zf_param_groups: 'rmsprop' is no optimizer that a group can have; there are adamw,"},
         {ZF_ADAMW, "a.w:optimizer=sgd,beta1=0.5",

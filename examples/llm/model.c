@@ -42,5 +42,7 @@ const sample_model llm_sample = {
     .build = build,
     .configure = llm_configure,
     .wrong = llm_wrong,
+    .unlike = llm_unlike,
+    .rows = llm_rows,
     .objective = &causal_objective,
 };

@@ -2,6 +2,7 @@
 #include "options.h"
 #include "../frame/model/settings.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Options of the run; others' options have another address. */
@@ -23,13 +24,41 @@ static const zf_option rows[] = {
     ZF_OPTION(zf_causal_routing, CHOICE, random, 0, "position|random", .flag = "drop",
               .traits = ZF_OPTION_CHANGES, .with = "capacity",
               .help = "which are dropped: those of later tokens, or by chance"),
+    ZF_OPTION(zf_causal_routing, NUMBER, balance_bias, 0, "[0,1]", .traits = ZF_OPTION_CHANGES,
+              .help = "routers have a bias for the choice, which moves by this in a step: up for "
+                      "experts chosen less often than the mean; 0: it is not trained"),
+    ZF_OPTION(zf_causal_routing, FLAG, residual, 0, NULL, .flag = "residual-moe",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "layers of experts have an MLP for all tokens too, mixed with them (PR-MoE)"),
     {.name = NULL}};
 
 zf_options llm_options(void) { return (zf_options){.rows = rows, .desc = &given}; }
 
 void llm_configure(void *config, const settings *o)
 {
-    if (o->own == &given) ((zf_causal_config *)config)->of = given;
+    zf_causal_config *c = config;
+    if (o->own != &given) return;
+    c->of = given;
+    /* Outputs of layers on other ranks along pipe cannot be read on the first one. */
+    c->of.watched = o->training.stages.ranks < 2;
+    if (given.balance_bias > 0) c->router_bias = 1;
+    if (given.residual) c->residual_experts = 1;
+}
+
+int64_t llm_rows(const void *config, const settings *o, int64_t tokens)
+{
+    const zf_causal_config *c = config;
+    const int64_t ranks = o->training.expert > 1 ? o->training.expert : 1,
+                  each = c->experts / ranks, choices = tokens * c->chosen,
+                  most = tokens * (c->chosen < each ? c->chosen : each);
+    const double mean = (double)choices / (double)ranks, factor = o->training.expert_rows;
+    if (c->of.capacity > 0) {
+        const double own = ceil((double)choices / (double)c->experts * c->of.capacity);
+        return c->experts * (own < (double)tokens ? (int64_t)own : tokens);
+    }
+    if (ranks == 1) return choices;
+    return ranks * (factor > 0 && ceil(factor * mean) < (double)most ? (int64_t)ceil(factor * mean)
+                                                                     : most);
 }
 
 /* The adapter changes routers: their module, gate, is a target, or is kept and trained itself. */
@@ -44,9 +73,24 @@ static bool adapts_routers(const zf_lora_desc *d)
 
 const char *llm_wrong(const settings *o)
 {
-    const bool penalized = o->own == &given && (given.aux_loss > 0 || given.z_loss > 0);
-    return penalized && settings_adapts(o) && !adapts_routers(&o->training.lora)
-               ? "--aux-loss and --z-loss train routers: their module, gate, must be a target of "
-                 "--lora, or be kept"
-               : NULL;
+    const bool own = o->own == &given, adapts = own && settings_adapts(o);
+    if (adapts && (given.aux_loss > 0 || given.z_loss > 0) && !adapts_routers(&o->training.lora))
+        return "--aux-loss and --z-loss train routers: their module, gate, must be a target of "
+               "--lora, or be kept";
+    if (adapts && given.balance_bias > 0)
+        return "--balance-bias trains the bias of routers, which --lora leaves as it is";
+    if (own && given.residual && settings_first(o))
+        return "--residual-moe is for a new model: that of a folder has its layers already";
+    return NULL;
+}
+
+const char *llm_unlike(const void *config)
+{
+    const zf_causal_config *c = config;
+    if (c->residual_experts)
+        return "zeroflow_residual_experts in config.json: layers of experts have an MLP for all "
+               "tokens; programs that do not read that compute another model";
+    return c->router_bias ? "zeroflow_router_bias in config.json: experts are chosen by scores and a "
+                            "bias; programs that do not read that choose others"
+                          : NULL;
 }

@@ -64,7 +64,8 @@ static bool zfl_may_lack(const zf_exchange *x, zf_tensor param, const char *name
                          zf_weights_report *report)
 {
     const bool kept = zf_param_adapter(param) != NULL;
-    if (!kept && !zf_exchange_is_head(x, name)) return false;
+    if (!kept && !zf_exchange_is_head(x, name) && !(x->fresh && zfl_ends_in(name, x->fresh)))
+        return false;
     report->kept += kept;
     zf_weights_fresh(report, name);
     return true;

@@ -34,8 +34,10 @@ static zf_tensor zfl_experts(zf_tensor x, const zf_causal_config *c, zfl_routers
                            .gated = true,
                            .normalize = c->normalize != 0,
                            .capacity = routers->trains ? c->of.capacity : 0,
-                           .least = routers->trains && c->of.capacity > 0,
                            .random = routers->trains && c->of.random != 0,
+                           .biased = c->router_bias != 0,
+                           .balance = c->of.balance_bias > 0,
+                           .residual = c->residual_experts != 0,
                            .std = ZF_GIVEN(c->std),
                            .names = &zfl_causal_of(c)->expert_names,
                            .parts = &parts};
@@ -49,17 +51,46 @@ static zf_tensor zfl_experts(zf_tensor x, const zf_causal_config *c, zfl_routers
     return c->shared_width ? zf_add(y, zfl_shared_expert(x, c)) : y;
 }
 
+/* The bias of routers is updated by the sign of its gradient. */
+static void zfl_balance_routers(zf_graph *g, double rate)
+{
+    const zf_param_group bias = {.params = "*.gate.e_score_correction_bias",
+                                 .rate = rate,
+                                 .constant = true,
+                                 .no_decay = true,
+                                 .beta1 = 1e-45,
+                                 .optimizer = "lion"};
+    zf_param_groups(g, &bias, 1);
+}
+
+/* Outputs of how often experts of each layer are chosen. */
+static void zfl_watch_experts(const zfl_routers *routers, const zf_causal_config *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->layers && n < routers->count; i++) {
+        char name[40];
+        if (!zfl_is_sparse(c, i)) continue;
+        snprintf(name, sizeof name, "experts.%lld", (long long)i);
+        zf_output_ex(zf_moe_load(&routers->layer[n++]), name,
+                     &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+    }
+}
+
 /* x, or an error of the graph: the routing says something, and the model has no experts. */
 static zf_tensor zfl_check_routers(zf_tensor x, const zfl_routers *routers,
                                    const zf_causal_config *c)
 {
-    const bool given_some = c->of.aux_loss > 0 || c->of.z_loss > 0 || c->of.capacity > 0;
-    if (!routers->trains || routers->count || !given_some) return x;
+    const zf_causal_routing *o = &c->of;
+    const bool given_some = o->aux_loss > 0 || o->z_loss > 0 || o->capacity > 0 ||
+                            o->balance_bias > 0 || o->residual;
+    if (!routers->trains || !given_some) return x;
+    if (routers->count && o->balance_bias > 0) zfl_balance_routers(x.graph, o->balance_bias);
+    if (routers->count) return x;
     return zf_fail(x,
                    c->experts && !routers->layer
                        ? "out of memory"
-                       : "aux_loss, z_loss and capacity are for layers of experts, and the model "
-                         "has none");
+                       : "aux_loss, z_loss, capacity, balance_bias and residual are for layers of "
+                         "experts, and the model has none");
 }
 
 /* What routers add to the mean loss of a token; invalid: nothing. */

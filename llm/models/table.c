@@ -97,6 +97,10 @@ static bool zfl_causal_read_more(void *config, const zf_json *json, zf_error *er
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!json && c->experts) c->expert_width = c->intermediate;
     if (!c->width) c->width = c->hidden / c->heads;
+    if (json && !c->experts && (c->router_bias || c->residual_experts))
+        zf_json_fail(zf_json_member(json, c->router_bias ? "zeroflow_router_bias"
+                                                         : "zeroflow_residual_experts"),
+                     error, "is of layers of experts, and this model has none");
     if (error->status) return false;
     if (c->heads % c->kv_heads)
         return zfl_fail(error, ZF_ERR_MISMATCH,
@@ -249,6 +253,10 @@ static const zf_config_table zfl_members = {
              {"bos_token_id", ZF_CONFIG_TOKEN, .at = ZFL_AT(begin)},
              {"eos_token_id", ZF_CONFIG_TOKENS, .at = ZFL_AT(ends)},
              {"pad_token_id", ZF_CONFIG_TOKEN, .at = ZFL_AT(pad)},
+             {"zeroflow_router_bias", ZF_CONFIG_TRUTH, .at = ZFL_AT(router_bias),
+              .use = ZF_CONFIG_RARE},
+             {"zeroflow_residual_experts", ZF_CONFIG_TRUTH, .at = ZFL_AT(residual_experts),
+              .use = ZF_CONFIG_RARE},
              {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = ZFL_AT(layout)}},
     .keys = zfl_causal_other_keys,
     .nests = zfl_causal_nests,

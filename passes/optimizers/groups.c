@@ -12,6 +12,8 @@ static const zf_option zfi_group_options[] = {
     ZF_OPTION_CODED(zf_param_group, tensors),
     ZF_OPTION_CODED(zf_param_group, tensor_count),
     ZF_OPTION(zf_param_group, NUMBER, rate, 1, "(0,inf)", .help = "factor of the learning rate"),
+    ZF_OPTION(zf_param_group, FLAG, constant, 0, NULL, .with = "rate",
+              .help = "rate is the learning rate itself, in all steps"),
     ZF_OPTION(zf_param_group, NUMBER, weight_decay, 0, "[0,inf)", .traits = ZF_OPTION_GIVEN_0,
               .help = "weight decay instead of the optimizer's"),
     ZF_OPTION(zf_param_group, FLAG, no_decay, 0, NULL, .with = "!weight_decay",
@@ -59,6 +61,7 @@ static void zfi_put_group(const zf_graph *g, zfi_node *param, const zf_param_gro
     if (d->frozen) ZF_INT(param, param, frozen) = true;
     if (d->lazy_rows) ZF_INT(param, param, lazy) = true;
     if (d->rate != 0) ZF_FLOAT(param, param, rate) = d->rate;
+    if (d->rate != 0) ZF_INT(param, param, constant) = d->constant;
     if (d->beta1 != 0) ZF_FLOAT(param, param, beta1) = d->beta1;
     if (d->beta2 != 0) ZF_FLOAT(param, param, beta2) = d->beta2;
     if (d->optimizer)
@@ -195,6 +198,7 @@ static zf_status zfi_read_groups(zf_graph *g, const char *text)
 static bool zfi_same_group(const zfi_node *a, const zfi_node *b)
 {
     return ZF_FLOAT(a, param, rate) == ZF_FLOAT(b, param, rate) &&
+           ZF_INT(a, param, constant) == ZF_INT(b, param, constant) &&
            ZF_FLOAT(a, param, beta1) == ZF_FLOAT(b, param, beta1) &&
            ZF_FLOAT(a, param, beta2) == ZF_FLOAT(b, param, beta2) &&
            ZF_INT(a, param, optimizer) == ZF_INT(b, param, optimizer) &&

@@ -9,7 +9,7 @@
  *           advance %30
  *           adamw %2, %9, %31, %32, %7, %30 {beta1=0.9 beta2=0.999 eps=1e-08}
  *
- * A group's rate is `scale` of lr, its betas and decay are attributes of the updates (groups.c).
+ * A group's rate is `scale` of lr, or a constant, its betas and decay are attributes of the updates (groups.c).
  *
  * With a loss scale, updates multiply gradients by the number that removes the scale (from zf_clip,
  * or computed here). If it is negative, they change nothing:
@@ -59,14 +59,25 @@ typedef union zfi_optimizer_desc {
 #undef ZFI_MEMBER
 } zfi_optimizer_desc;
 
-/* The learning rate of a parameter: that of the graph, times the factor of its group. */
+/* The node is the learning rate of a group: a constant, or a multiple of that of the graph. */
+static bool zfi_is_rate(const zf_graph *g, int32_t id, double by, bool constant)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (constant != (node->op == ZF_OP_constant)) return false;
+    return by == (constant ? *(const double *)ZF_LIST(node, constant, values).data
+                           : ZF_FLOAT(node, scale, by));
+}
+
+/* The learning rate of a parameter: that of the graph, times the factor of its group; or that of
+ * its group. */
 static zf_tensor zfi_rate_of_group(zf_graph *g, zfi_optimizer *o, int32_t param, zf_tensor lr)
 {
     const double by = ZF_FLOAT(&g->nodes[param], param, rate);
-    if (by == 0 || by == 1) return lr;
+    const bool constant = ZF_INT(&g->nodes[param], param, constant) != 0;
+    if (!constant && (by == 0 || by == 1)) return lr;
     for (int32_t k = 0; k < zfi_len(o->rates); k++)
-        if (ZF_FLOAT(&g->nodes[o->rates[k]], scale, by) == by) return (zf_tensor){g, o->rates[k]};
-    lr = zf_scale(lr, by);
+        if (zfi_is_rate(g, o->rates[k], by, constant)) return (zf_tensor){g, o->rates[k]};
+    lr = constant ? zf_constant(g, zf_tensor_dtype(lr), ZF_SCALAR, by) : zf_scale(lr, by);
     zfi_push(&g->memory, o->rates, lr.id);
     return lr;
 }
@@ -109,7 +120,13 @@ static zf_status zfi_check_group(zf_graph *g, const zfi_optimizer *o, int32_t pa
 {
     const zfi_node *node = &g->nodes[param];
     const bool rate = ZF_FLOAT(node, param, rate) != 0 && ZF_FLOAT(node, param, rate) != 1,
+               constant = ZF_INT(node, param, constant) != 0,
                beta = ZF_FLOAT(node, param, beta1) != 0 || ZF_FLOAT(node, param, beta2) != 0;
+    if (constant && o->record->signs)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_%s: the group of \"%.200s\" gives it a constant rate, and those of this "
+                        "optimizer follow the learning rate",
+                        o->record->name, node->name);
     if (!o->record->one_rate || (!rate && !beta)) return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                     "zf_%s: the group of \"%.200s\" gives it a %s; this optimizer has one for all "

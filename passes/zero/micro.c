@@ -68,7 +68,7 @@ typedef struct zfi_zero {
     zfi_bucket_state *buckets; /* by bucket; growing arrays: */
     zfi_use *uses;
     zfi_lifted *lifted;
-    int32_t *outputs;    /* marks: scalars of the micro section to be summed over ranks */
+    int32_t *outputs;    /* marks: values of the micro section to be summed over ranks */
     int32_t *kept;       /* marks: outputs of gradients */
     int32_t *sets; /* of each state that a step sets: the mark, the state, the value; the mark 0:
                     * the value is that of all parts of the batch */
@@ -769,7 +769,8 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
         const bool may = z->reductions.parts > 1 && (!zfi_has(g, x, ZF_OP_LEAF) ||
                                                      ZF_INT(&g->nodes[id], output, reduction));
         if (may) zfi_check_mixed(&z->reductions, id);
-        if (may && zfi_is_number(value) && !g->error.status) {
+        const bool summed = ZF_INT(&g->nodes[id], output, reduction) == ZF_REDUCTION_SUM;
+        if (may && (zfi_is_number(value) || (summed && zfi_is_summed(value))) && !g->error.status) {
             const zf_reduction how = zfi_reduction_of(&z->reductions, id);
             ZF_INT(&g->nodes[id], output, reduction) = how;
             if (how != ZF_REDUCTION_NONE) {
@@ -789,8 +790,8 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     zfi_gradient_made(z, id);
 }
 
-/* An output of the sum of its values, which lies in `sum` as number n. */
-static void zfi_reduce_output(zfi_zero *z, int32_t mark, int32_t sum, int32_t n)
+/* An output of the sum of its values, which lies in `sum` from number n on. */
+static void zfi_reduce_output(zfi_zero *z, int32_t mark, int32_t sum, int64_t n)
 {
     zf_graph *g = z->graph;
     const zfi_node node = g->nodes[mark];
@@ -803,7 +804,7 @@ static void zfi_reduce_output(zfi_zero *z, int32_t mark, int32_t sum, int32_t n)
     zfi_keep(z, mark);
 }
 
-/* Sums the scalar outputs of one dtype in one collective, and the sums that ratios divide by. */
+/* Sums the outputs of one dtype in one collective, and the sums that ratios divide by. */
 static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
 {
     zf_graph *g = z->graph;
@@ -815,7 +816,7 @@ static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
         if (g->nodes[x].dtype != dtype) continue;
         zfi_push(&g->memory, values, x);
         zfi_push(&g->memory, at, count);
-        count++;
+        count += zfi_node_count(&g->nodes[x]);
     }
     outputs = count;
     for (int32_t k = 0; k < zfi_len(ratios); k++) {
@@ -826,15 +827,18 @@ static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
     }
     if (values && at && !g->memory.failed) {
         packed = zfi_append_op(g, ZF_OP_pack, values, zfi_len(values),
-                               zfi_with(zfi_listed(at, count), {.i = count}));
+                               zfi_with(zfi_listed(at, zfi_len(at)), {.i = count}));
         sum = packed ? zfi_reduce_ranks(z, packed, false) : 0;
         for (int32_t k = 0; k < zfi_len(ratios) && sum && !g->error.status; k++)
             if (g->nodes[ratios[k].sum].dtype == dtype)
                 zfi_make_factor(&z->reductions, k,
                                 zfi_view_node(g, sum, outputs++, g->nodes[ratios[k].sum].shape));
-        for (int32_t i = 0, n = 0; i < zfi_len(z->outputs) && sum && !g->error.status; i++)
-            if (g->nodes[g->nodes[z->outputs[i]].args[0]].dtype == dtype)
-                zfi_reduce_output(z, z->outputs[i], sum, n++);
+        for (int64_t i = 0, n = 0; i < zfi_len(z->outputs) && sum && !g->error.status; i++) {
+            const zfi_node value = g->nodes[g->nodes[z->outputs[i]].args[0]];
+            if (value.dtype != dtype) continue;
+            zfi_reduce_output(z, z->outputs[i], sum, n);
+            n += zfi_node_count(&value);
+        }
     }
     zfi_array_free(&g->memory, values);
     zfi_array_free(&g->memory, at);

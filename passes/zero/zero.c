@@ -65,7 +65,8 @@
  *           %37 = sum_rows %36, %31, %35 : f32[48,8]    gradient %20, %37, %35
  *           sgd %20, %37, %3, %35 {world=4 blocks=[0,8] decays=[0] lazy=true}
  *
- * Scalar float outputs of the micro section become those of the global batch (reduction.c). */
+ * Scalar float outputs of the micro section, and others that are said to be sums, become those of
+ * the global batch (reduction.c). */
 
 static void zfi_find_gradients(zfi_zero *z)
 {

@@ -179,6 +179,7 @@ static bool write_report(run *r)
     zf_json_put_key(w, "tokens_per_s"), zf_json_put_double(w, run_speed(r));
     zf_json_put_key(w, "loss"), zf_json_put_double(w, last ? last->losses[0] : r->score.loss);
     put_scores(w, r);
+    run_put_experts(r, w);
     if (r->best_step) {
         zf_json_put_key(w, "best_held_out_loss"), zf_json_put_double(w, r->best);
         zf_json_put_key(w, "best_step"), zf_json_put_int(w, r->best_step);
@@ -710,7 +711,7 @@ static bool begin(run *r)
         return false;
     if (o->load && !run_resume(r)) return false;
     if (!run_refer(r)) return false;
-    (void)run_open_metrics(r);
+    (void)(run_open_experts(r) && run_open_metrics(r));
     if (!run_agree(r)) return false;
     (void)run_judge_begin(r);
     if (!run_agree(r)) return false;
@@ -727,6 +728,7 @@ static void end(run *r)
     if (!run_close_metrics(r, &lost) && !r->error.status) r->error = lost;
     if (!step_log_close(&r->log, &lost) && !r->error.status) r->error = lost;
     r->job->sample->objective->stop(r->reader);
+    run_close_experts(r);
     session_close(&r->judge);
     session_close(&r->session);
     free(r->reference);
@@ -745,6 +747,7 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     if (good) r.agreed = !(good = alike_compare(&job->alike, comm, &r.error));
     good = good && begin(&r);
     if (good && job->o.steps) good = run_train(&r) && save(&r);
+    if (good) run_tell_experts(&r);
     if (good && r.interrupted) {
         if (r.leads) training_tell_interrupted(&job->report, zf_program_step(r.session.program));
     } else if (good) {

@@ -66,6 +66,8 @@ typedef enum sample_purpose {
     SAMPLE_GENERATE
 } sample_purpose;
 
+/* The name of an output of a layer with experts, by its number (zf_causal_routing.watched). */
+#define SAMPLE_EXPERTS "experts.%lld"
 #define SAMPLE_NOTE "objective" /* objective.note in a checkpoint */
 #define SAMPLE_FILE "answers.bin" /* objective.keep in a checkpoint */
 
@@ -216,6 +218,9 @@ typedef struct sample_model {
     /* What a program that knows this kind of model by its config.json, but not all of its keys,
      * would do otherwise; NULL: nothing. */
     const char *(*unlike)(const void *config);
+    /* The rows of a layer of experts that a part of so many tokens has room for, on all ranks that
+     * share them; NULL: no model has experts. */
+    int64_t (*rows)(const void *config, const settings *o, int64_t tokens);
 } sample_model;
 
 /* Ranks with one part of the batch: those along tensor, context and pipe. */

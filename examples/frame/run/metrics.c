@@ -67,6 +67,8 @@ bool run_open_live(run *r)
                                              .digits = 1,
                                              .unit = "%",
                                              .per = "labels"};
+    if (r->experts.layers)
+        d.before[k++] = (zf_progress_column){.metric = "expert_load", .label = "load", .digits = 2};
     if (of->also)
         d.before[k] = (zf_progress_column){.metric = of->also, .label = of->also, .digits = 4};
     if (zf_progress_sink(&d, &sink, &r->error)) return false;
@@ -90,7 +92,7 @@ static zf_metric metric_at(const run *r, int64_t step)
 }
 
 typedef struct metric_list {
-    zf_metric all[SAMPLE_LOSSES + 8], at;
+    zf_metric all[SAMPLE_LOSSES + 12], at;
     int32_t count;
 } metric_list;
 
@@ -128,6 +130,12 @@ bool run_put_step(run *r, const step_log_row *row)
     if (of->hits.name) add(&l, "label_hits", session_scalar(&r->session, of->hits.output));
     add(&l, "labels", (double)of->count(r->batch).labelled);
     if (run_scaled(r)) add(&l, "skipped_steps", (double)session_skipped(&r->session));
+    if (r->experts.layers) {
+        const run_load load = run_load_of(r);
+        add(&l, "expert_load", load.most);
+        add(&l, "expert_dropped", load.dropped);
+        add(&l, "expert_padding", load.padding);
+    }
     return put(r, &l);
 }
 

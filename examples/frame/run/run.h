@@ -45,6 +45,16 @@ typedef struct run_traced {
     bool planned; /* what is planned has been added */
 } run_traced;
 
+/* What experts have had since a run began or went on (experts.c), by layer: how often each was
+ * chosen, and how many choices were dropped. */
+typedef struct run_experts {
+    int64_t layers, experts;
+    int64_t *number; /* of each layer */
+    float *room;         /* [experts + 1] */
+    double *last, *sums; /* [layers, experts + 1], of a step, and of all */
+    double rows, last_rows; /* of a layer: how many there was room for */
+} run_experts;
+
 /* The run of one rank. Only rank 0 prints and writes (leads). */
 typedef struct run {
     const run_job *job;
@@ -74,6 +84,7 @@ typedef struct run {
     double clock; /* seconds from run_now's zero to 1970's */
     bool terminal, interrupted, agreed;
     sample_score score;
+    run_experts experts; /* of rank 0; layers 0: there are none */
 } run;
 
 /* The number of parts of a global batch: ranks times micro-batches. */
@@ -124,6 +135,21 @@ bool run_close_metrics(run *r, zf_error *error);
 double run_number(run *r, const char *name);
 /* There is a loss scale, so a non-finite gradient means a skipped step. */
 bool run_scaled(const run *r);
+
+/* The experts of a run (experts.c), of which nothing is done where there are none: opened after the
+ * session; read after a step; told at the end, a line for each layer, and on the page; in the
+ * report. */
+bool run_open_experts(run *r);
+void run_take_experts(run *r, int64_t done);
+/* Of the last step: the largest share of an expert times their number; shares of dropped choices, and
+ * of rows without a choice. */
+typedef struct run_load {
+    double most, dropped, padding;
+} run_load;
+run_load run_load_of(const run *r);
+void run_tell_experts(const run *r);
+void run_put_experts(const run *r, zf_json_writer *w);
+void run_close_experts(run *r);
 
 /* The page and the trace of a run (reports.c), of which nothing is done where they are not asked
  * for. What is read of --trace; what is opened after the session; rows of the log for the page;

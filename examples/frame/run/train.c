@@ -103,6 +103,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                         .tokens_per_s = tokens / (t - r->last_step)};
     for (int k = 0; k < SAMPLE_LOSSES && of->losses[k]; k++)
         row.losses[k] = run_number(r, of->losses[k]);
+    run_take_experts(r, done - 1);
     if (r->leads && !run_put_step(r, &row)) return false;
     if (!run_after_step(r, done)) return false;
     if (!isfinite(row.losses[0]) || !(isfinite(row.grad_norm) || run_scaled(r)))

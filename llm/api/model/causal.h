@@ -51,6 +51,12 @@ typedef struct zf_causal_routing {
     double aux_loss, z_loss; /* what losses of the router are multiplied by; 0: there are none */
     double capacity;         /* zf_moe_desc.capacity */
     int64_t by_layer, random; /* 0 or 1: a zf_moe_balance, zf_moe_desc.random */
+    /* By which the bias of a router moves in a step (zf_moe_desc.balance; the configuration must have
+     * router_bias); 0: it is not trained */
+    double balance_bias;
+    bool residual; /* the model is to have residual_experts; else this is an error */
+    /* There are outputs of how often experts of layer N are chosen (zf_moe_load), "experts.N" */
+    bool watched;
 } zf_causal_routing;
 
 /* What the MLP of a layer is of: of what attention has been added to; of the same x as attention,
@@ -88,6 +94,8 @@ typedef struct zf_causal_config {
     int64_t experts, chosen;    /* of a layer with experts, and of a token; 0: there are none */
     int64_t expert_width, shared_width; /* intermediate of an expert; of the shared one, 0: none */
     int64_t normalize;          /* weights of a token's experts add up to 1 */
+    int64_t router_bias;        /* routers have a bias for the choice of experts */
+    int64_t residual_experts;   /* a layer of experts has an MLP for all tokens (PR-MoE) */
     double balance;             /* router_aux_loss_coef of the file, which is kept */
     zf_causal_routing of;       /* how experts are trained */
     int64_t attention_bias;     /* of q, k, v and o; Qwen2 always has those of q, k and v */

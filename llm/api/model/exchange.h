@@ -25,6 +25,9 @@ typedef struct zf_exchange {
      * each index of the first dimension, whose number follows it there: of "experts.", a.experts.w
      * [2, n, k] is a.experts.0.w and a.experts.1.w. NULL: none is */
     const char *parts;
+    /* The end of names of parameters that files may lack, which then have their first values; NULL:
+     * there are none. */
+    const char *fresh;
     /* Of a model of several parts: what files may have before the names of the text part, or after
      * the prefix ("language_model."); NULL: nothing. And beginnings of the other parts' names, with
      * and without the prefix, which are left out and counted (zf_weights_report.others) */
@@ -48,7 +51,7 @@ ZF_API bool zf_exchange_is_head(const zf_exchange *x, const char *param);
 ZF_API bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error);
 
 /* Reads every parameter but those of an adapter's products. It is an error if one is missing
- * (except heads and what an adapter keeps, which then have their first values) or has another
+ * (except heads, `fresh` and what an adapter keeps, which then have their first values) or has another
  * shape, or if a tensor of the model's `inside` is unknown. Other tensors of the files are
  * reported. Parameters of bf16 or f16 are rounded, their master weights are not. */
 ZF_API bool zf_exchange_import(const zf_exchange *x, zf_program *program, zf_graph *g,

@@ -268,6 +268,15 @@ ZF_API zf_status zf_order(zf_graph *graph, const char *axes);
 /* The number of a rank along an axis (ZF_OVER_DATA, ...) of the graph; 0: it has no such axis. */
 ZF_API int32_t zf_rank_along(const zf_graph *graph, int32_t over, int32_t rank);
 
+/* In which form rows of tokens go to the ranks of experts, and back. */
+typedef enum zf_expert_dispatch {
+    ZF_DISPATCH_FLOAT, /* their own dtype */
+    /* 8 bits with an f32 scale for each block of a row, of the largest power of two up to 256
+     * that divides it, at least 64: rows and their gradients are rounded by at most half a 127th of the largest
+     * number of a block, as often as they are sent (ZeRO++, Wang et al. 2023) */
+    ZF_DISPATCH_INT8
+} zf_expert_dispatch;
+
 /* Ranks along the axis expert, a part of data, share experts: neighbours along data have batches of
  * their own, and each the matrices of other experts. Rows of tokens go to the ranks of their
  * experts and back. Gradients of experts are sums of `sections`, one for each of as many neighbours
@@ -281,6 +290,8 @@ typedef struct zf_experts_desc {
      * the mean, choices / parts. More are an error of the step. 0: as many as there can be. It is
      * not for capacities, which say how many there are */
     double rows;
+    /* With ZF_DISPATCH_INT8 rows are rounded with one part too, so that bits are those of others */
+    zf_expert_dispatch dispatch;
 } zf_experts_desc;
 ZF_API zf_status zf_experts(zf_graph *graph, const zf_experts_desc *desc);
 
@@ -952,7 +963,8 @@ typedef struct zf_training {
     /* Neighbours along data that share experts (zf_experts): a divisor of zf_zero_desc.world; 0:
      * 1 */
     int32_t expert;
-    double expert_rows;   /* zf_experts_desc.rows */
+    double expert_rows;   /* zf_experts_desc.rows, */
+    zf_expert_dispatch expert_dispatch; /* and .dispatch, for `expert` or `sections.expert` */
     /* Of sums (zf_cut, zf_context, zf_experts). Where those of tensor or context are above 1,
      * zf_fuse leaves out rewrites, of which `qkv` is one (docs/axes.md) */
     zf_sections sections;

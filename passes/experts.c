@@ -25,6 +25,12 @@
  * of the step. A row has the bits that it has on one rank, and results are added in the order of
  * experts.
  *
+ * With dispatch=int8 rows are exchanged as records (ops/quantize.c):
+ *
+ *           %11 = quantize %7 {bits=8 block=16} : u8[128,20]
+ *           %12 = all_to_all %11 {world=2 over=expert} : u8[128,20]
+ *           %13 = dequantize %12 {bits=8 block=16} : f32[128,16]
+ *
  * Gradients of matrices are sums over the ranks whose tokens an expert has had, each rank's a
  * section: a balanced tree of `sections` neighbours along data (base/tree.c), of which the ranks
  * that share experts make a part. zf_zero adds the rest over the copies of an expert, and trees in
@@ -48,6 +54,31 @@ static int32_t zfi_share_exchange(const zfi_sharing *c, int32_t x)
     if (!x || c->d.parts < 2) return x;
     return zfi_append_nodes(c->graph, all_to_all,
                             zfi_with({.i = c->d.parts}, {.i = ZF_OVER_EXPERT}), x);
+}
+
+/* The numbers of a block of rows that are sent in 8 bits. */
+static int64_t zfi_share_block(const zfi_node *rows)
+{
+    return zfi_gcd(zfi_last(&rows->shape), 256);
+}
+
+/* The same of rows, perhaps in 8 bits. */
+static int32_t zfi_share_rows_of(const zfi_sharing *c, int32_t x)
+{
+    zf_graph *g = c->graph;
+    const zfi_node *rows = &g->nodes[x];
+    const zf_attribute bits = {.i = 8}, block = {.i = x ? zfi_share_block(rows) : 0},
+                       scale = {.i = ZF_F32}, to = {.i = rows->dtype};
+    if (!x || c->d.dispatch != ZF_DISPATCH_INT8) return zfi_share_exchange(c, x);
+    if (!zfi_are_blocks(8, block.i, ZF_F32))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_experts: rows of %lld numbers are no blocks of %d to 256: dispatch int8 "
+                        "is for a multiple of %d",
+                        (long long)zfi_last(&rows->shape), ZFI_BLOCK_LEAST, ZFI_BLOCK_LEAST),
+               x;
+    x = zfi_append_nodes(g, quantize, zfi_with(bits, block, scale), x);
+    x = zfi_share_exchange(c, x);
+    return x ? zfi_append_nodes(g, dequantize, zfi_with(bits, block, scale, to), x) : 0;
 }
 
 /* ----------------------------------------------------------------------------------- matrices */
@@ -218,7 +249,7 @@ static void zfi_share_return(zfi_sharing *c, int32_t id)
     int32_t *rows = &c->graph->nodes[id].args[0];
     if (*rows < c->count && c->kind[*rows] == ZFI_SHARED_ROWS) {
         int32_t *back = &c->back[*rows];
-        if (!*back) *back = zfi_share_exchange(c, c->as[*rows] ? c->as[*rows] : *rows);
+        if (!*back) *back = zfi_share_rows_of(c, c->as[*rows] ? c->as[*rows] : *rows);
         c->graph->nodes[id].args[0] = *back;
     }
     zfi_share_again(c, id, NULL);
@@ -259,7 +290,7 @@ static void zfi_share_node(zfi_sharing *c, int32_t id, const zf_shape *shapes)
     else if (node->op == ZF_OP_expert_rows) zfi_share_choices(c, id);
     else if (node->op == ZF_OP_dispatch) {
         zfi_share_again(c, id, NULL);
-        c->as[id] = zfi_share_exchange(c, id), c->kind[id] = ZFI_SHARED_ROWS;
+        c->as[id] = zfi_share_rows_of(c, id), c->kind[id] = ZFI_SHARED_ROWS;
     } else if (returns) zfi_share_return(c, id);
     else if (zfi_attribute_of(g, node, "sources")) zfi_share_product(c, id, !cut);
     else if (rows) zfi_share_by_rows(c, id, shapes[rows].dims[0]);
@@ -317,10 +348,12 @@ static void zfi_share_run(zfi_sharing *c)
     zfi_free(&g->memory, shapes, (size_t)c->count * sizeof *shapes);
 }
 
+#define ZFI_DISPATCHES "float|int8"
 static const zf_option zfi_experts_options[] = {
     ZF_OPTION(zf_experts_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_experts_desc, COUNT, sections, 0, "[0,1048576]", .flag = ""),
     ZF_OPTION(zf_experts_desc, NUMBER, rows, 0, "[0,1e4]", .flag = ""),
+    ZF_OPTION(zf_experts_desc, CHOICE, dispatch, 0, ZFI_DISPATCHES, .flag = ""),
     {.name = NULL}};
 
 ZF_API zf_status zf_experts(zf_graph *g, const zf_experts_desc *desc)
@@ -334,6 +367,10 @@ ZF_API zf_status zf_experts(zf_graph *g, const zf_experts_desc *desc)
     if (zfi_settle_sections(g, "zf_experts", c.d.parts, 1, &c.d.sections)) return g->error.status;
     if (zfi_axis_at(&g->axes, ZF_OVER_EXPERT) >= 0)
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_experts: ranks share experts already");
+    if (c.d.sections == 1 && c.d.dispatch)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_experts: dispatch int8 is of rows that go to other ranks, and there is one "
+                        "part and one section");
     if (c.d.sections == 1) return zfi_leave(g, 0);
     if (zfi_check_dense(g, "zf_experts", "ranks along expert sum whole gradients"))
         return g->error.status;

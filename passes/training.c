@@ -87,14 +87,15 @@ static int32_t zfi_expert_sections(const zf_training *t)
 
 static bool zfi_wants_experts(const zf_training *t)
 {
-    return zfi_expert_sections(t) > 1 || t->expert > 1;
+    return zfi_expert_sections(t) > 1 || t->expert > 1 || t->expert_dispatch;
 }
 
 static zf_status zfi_pass_experts(zf_graph *g, const zf_training *t)
 {
     return zf_experts(g, &(zf_experts_desc){.parts = t->expert,
                                             .sections = zfi_expert_sections(t),
-                                            .rows = t->expert_rows});
+                                            .rows = t->expert_rows,
+                                            .dispatch = t->expert_dispatch});
 }
 
 static zf_status zfi_pass_divide(zf_graph *g, const zf_training *t)
@@ -416,6 +417,10 @@ static const zf_option zfi_training_options[] = {
               .help =
                   "rows for which there is room on the rank of an expert, from each of these: F "
                   "times the mean; more are an error; 0: as many as there can be"),
+    ZF_OPTION(zf_training, CHOICE, expert_dispatch, 0, ZFI_DISPATCHES, .topic = "ranks",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "in which form rows of tokens go to the ranks of experts, and back: their own "
+                      "dtype; 8 bits"),
     ZF_OPTION(
         zf_training, DESC, sections, 0, NULL, .topic = "ranks", .flag = "sections",
         .rows = zfi_sections_options, .traits = ZF_OPTION_CHANGES,

@@ -14,30 +14,31 @@ enum {
     STEPS = 2,
     MICRO = 2,
     TEXT = 6000,
-    MOST = EXPERTS * 32 * WIDTH
+    WIDE = 64, /* of rows that are sent in 8 bits */
+    MOST = EXPERTS * 32 * WIDE
 };
 
 /* A layer of 8 experts, of which each token has 2: nodes from `a` to `o`. `$`: a float dtype, `@`:
- * that of its sums. */
+ * that of its sums, `#`: the width of rows. */
 #define LAYER(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, in, rows, capacity, name)               \
-    "%" a " = param \"" name ".gate\" {init=normal b=0.5} : $[8,16]\n"                             \
+    "%" a " = param \"" name ".gate\" {init=normal b=0.5} : $[8,#]\n"                             \
     "%" b " = linear %" in ", %" a " : $[16,8]\n"                                                  \
     "%" c " = route %" b " {k=2 normalize=true} : @[16,2]\n%" d " = saved %" c " : i32[16,2]\n"    \
     "%" e " = expert_rows %" d " {experts=8 rows=" rows capacity "} : i32[" rows "]\n"             \
     "%" f " = saved %" e " : i32[8,2]\n%" g " = saved %" e " {index=1} : i32[16,2]\n"              \
-    "%" h " = dispatch %" in ", %" e ", %" g " : $[" rows ",16]\n"                                 \
-    "%" i " = param \"" name ".up\" {init=normal b=0.3} : $[8,32,16]\n"                            \
+    "%" h " = dispatch %" in ", %" e ", %" g " : $[" rows ",#]\n"                                 \
+    "%" i " = param \"" name ".up\" {init=normal b=0.3} : $[8,32,#]\n"                            \
     "%" j " = grouped_linear %" h ", %" i ", %" f " : $[" rows ",32]\n"                            \
     "%" k " = gelu %" j " : $[" rows ",32]\n"                                                      \
-    "%" l " = param \"" name ".down\" {init=normal b=0.3} : $[8,16,32]\n"                          \
-    "%" m " = grouped_linear %" k ", %" l ", %" f " : $[" rows ",16]\n"                            \
-    "%" n " = combine %" m ", %" e ", %" g ", %" c " : $[16,16]\n"                                 \
-    "%" o " = add %" n ", %" in " : $[16,16]\n"
+    "%" l " = param \"" name ".down\" {init=normal b=0.3} : $[8,#,32]\n"                          \
+    "%" m " = grouped_linear %" k ", %" l ", %" f " : $[" rows ",#]\n"                            \
+    "%" n " = combine %" m ", %" e ", %" g ", %" c " : $[16,#]\n"                                 \
+    "%" o " = add %" n ", %" in " : $[16,#]\n"
 
 /* The second layer has a capacity. */
 static const char model[] =
-    "%1 = param \"e\" {init=normal b=0.5} : $[11,16]\n%2 = input \"tokens\" : i32[2,8]\n"
-    "%3 = gather_rows %1, %2 : $[2,8,16]\n%4 = reshape %3 {shape=[16,16]} : $[16,16]\n" LAYER(
+    "%1 = param \"e\" {init=normal b=0.5} : $[11,#]\n%2 = input \"tokens\" : i32[2,8]\n"
+    "%3 = gather_rows %1, %2 : $[2,8,#]\n%4 = reshape %3 {shape=[16,#]} : $[16,#]\n" LAYER(
         "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19", "4",
         "32", "", "h.0")
         LAYER("20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33",
@@ -65,6 +66,8 @@ typedef struct finished {
     char values[PARAMS][MOST * 8];
 } finished;
 
+static int width = WIDTH; /* of the model's rows: # */
+
 static void write_model(char text[TEXT], const char *dtype)
 {
     const char *const wide = strcmp(dtype, "bf16") ? dtype : "f32";
@@ -72,6 +75,7 @@ static void write_model(char text[TEXT], const char *dtype)
     for (const char *c = model; *c && at + 5 < TEXT; c++)
         if (*c == '$' || *c == '@')
             at += (size_t)snprintf(text + at, TEXT - at, "%s", *c == '$' ? dtype : wide);
+        else if (*c == '#') at += (size_t)snprintf(text + at, TEXT - at, "%d", width);
         else text[at++] = *c;
     text[at] = '\0';
 }
@@ -292,18 +296,112 @@ TEST_ONCE(experts_of_ranks_say_that_there_are_too_many_rows)
         CHECK_TEXT(t, shared[2].said, "");
 }
 
+/* Sent in 8 bits they are other numbers, and those of any number of ranks. */
+TEST_ONCE(experts_of_ranks_have_the_bits_in_8)
+{
+    double plain;
+    width = WIDE;
+    if (!run(t, whole, "f32", WHOLE, NULL)) return;
+    plain = whole[0].loss;
+    if (!run(t, whole, "f32", TRAINS "experts sections=4 int8=1; zero world=4 micro_batches=2", NULL))
+        return;
+    CHECK(t, whole[0].loss != plain && fabs(whole[0].loss - plain) < 0.02 * plain);
+    for (int parts = 2; parts <= 4 && !t->failed; parts *= 2) {
+        char line[200];
+        snprintf(line, sizeof line,
+                 TRAINS "experts parts=%d sections=4 int8=1; zero stage=%d world=4 micro_batches=2",
+                 parts, parts - 1);
+        if (run(t, shared, "f32", line, NULL)) check_bits(t, parts);
+    }
+    width = WIDTH;
+}
+
 /* What a rank sends over expert: rows both ways, forward and backward, and where those of each expert
  * are. */
 TEST(experts_of_ranks_send_what_formulas_say)
 {
-    enum { P = 4, FREE = P * TOKENS * 2, SENT = 4 * (FREE + ROWS) * WIDTH * 4 + 2 * EXPERTS * 8 };
+    enum { P = 4, FREE = P * TOKENS * 2, SENT = 4 * (FREE + ROWS) * WIDTH * 4 + 2 * EXPERTS * 8,
+           SENT8 = 4 * (FREE + ROWS) * (WIDE + 4) + 2 * EXPERTS * 8 };
     char text[TEXT];
     zf_plan plan;
     write_model(text, "f32");
     if (!plan_after(t, text, TRAINS "experts parts=4; zero world=8 stage=2; memory", &plan)) return;
     CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.calls == 10);
     CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.bytes == SENT * (P - 1) / P);
-    CHECK(t, plan.traffic_over[ZF_OVER_OWNERS].reduce_scatter.bytes == MOST * 4 / P * 4 / 2);
+    CHECK(t, plan.traffic_over[ZF_OVER_OWNERS].reduce_scatter.bytes ==
+                 EXPERTS * 32 * WIDTH * 4 / P * 4 / 2);
+    width = WIDE, write_model(text, "f32"), width = WIDTH;
+    if (!plan_after(t, text, TRAINS "experts parts=4 int8=1; zero world=8 stage=2; memory", &plan))
+        return;
+    CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.calls == 10);
+    CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.bytes == SENT8 * (P - 1) / P);
+}
+
+/* Experts that change nothing, their rows sent in 8 bits both ways: the error of a number is at most
+ * that of two roundings. */
+static const char identity[] =
+    "%1 = input \"x\" : f32[4,64]\n%2 = input \"of\" : i32[4,1]\n"
+    "%3 = expert_rows %2 {experts=4 rows=4} : i32[4]\n%4 = saved %3 : i32[4,2]\n"
+    "%5 = saved %3 {index=1} : i32[4,1]\n%6 = dispatch %1, %3, %5 : f32[4,64]\n"
+    "%7 = param \"w\" : f32[4,64,64]\n%8 = grouped_linear %6, %7, %4 : f32[4,64]\n"
+    "%9 = combine %8, %3, %5 : f32[4,64]\noutput %9 \"y\"\n";
+
+/* The inputs and the result of a rank. */
+typedef struct sent {
+    pthread_t thread;
+    member *of;
+    float x[4][64], y[4][64];
+    zf_status status;
+} sent;
+
+static void *send_rows(void *object)
+{
+    sent *s = object;
+    zf_graph *g = s->of->graph;
+    zf_program *p = s->of->program;
+    int32_t to[4];
+    float w[64][64] = {{0}};
+    for (int i = 0; i < 4; i++) {
+        to[i] = (s->of->rank + i * i) % 4;
+        for (int k = 0; k < 64; k++) w[k][k] = 1;
+        for (int k = 0; k < 64; k++)
+            s->x[i][k] = i == 2 ? 0 : (float)((k * 37 + i * 11 + s->of->rank * 5) % 23 - 11) / 7;
+    }
+    s->status = zf_write(p, zf_graph_find(g, "x"), s->x, sizeof s->x);
+    if (!s->status) s->status = zf_write(p, zf_graph_find(g, "of"), to, sizeof to);
+    if (!s->status) s->status = zf_write(p, zf_graph_find(g, "w"), w, sizeof w);
+    if (!s->status) s->status = zf_step(p);
+    if (!s->status) s->status = zf_read(p, zf_graph_find(g, "y"), s->y, sizeof s->y);
+    return NULL;
+}
+
+TEST_ONCE(experts_of_ranks_round_rows_once_each_way)
+{
+    static team m;
+    static sent all[4];
+    passes = "experts parts=4 int8=1; zero world=4";
+    test_defer(t, team_end, &m);
+    if (!team_new(t, &m, identity, 4, false, team_change)) return;
+    for (int r = 0; r < 4; r++) {
+        all[r].of = &m.members[r];
+        if (pthread_create(&all[r].thread, NULL, send_rows, &all[r])) abort();
+    }
+    for (int r = 0; r < 4; r++) pthread_join(all[r].thread, NULL);
+    for (int r = 0; r < 4 && !t->failed; r++) {
+        int moved = 0;
+        OK(t, all[r].status, zf_program_error(m.members[r].program));
+        for (int i = 0; i < 4; i++) {
+            double most = 0;
+            for (int k = 0; k < 64; k++) most = fmax(most, fabs((double)all[r].x[i][k]));
+            for (int k = 0; k < 64 && !t->failed; k++) {
+                const double off = fabs((double)all[r].y[i][k] - (double)all[r].x[i][k]);
+                CHECK(t, off <= 2 * most / 127 * (0.5 + 0x1p-14));
+                moved += off > 0;
+            }
+        }
+        CHECK(t, moved > 80 && moved <= 192);
+    }
+    team_end(&m);
 }
 
 /* Each rank along tensor has a part of the hidden numbers of its experts. */
@@ -345,6 +443,9 @@ TEST(experts_of_ranks_are_checked)
     write_model(text, "f32");
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong && !t->failed; k++)
         check_refused(t, text, wrong[k].passes, wrong[k].error);
+    check_refused(t, text, TRAINS "experts int8=1",
+                  "zf_experts: dispatch int8 is of rows that go to other ranks, and there is one part "
+                  "and one section");
     check_refused(t, "%1 = input \"x\" : f32[4,4]\noutput %1 \"y\"\n", "experts parts=2",
                   "zf_experts: there are no experts that ranks can share");
 }
@@ -373,6 +474,12 @@ TEST(experts_of_ranks_are_parameters_by_rows)
     };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong && !t->failed; k++)
         check_refused(t, wrong[k].text, "experts parts=2", wrong[k].error);
+    check_refused(t,
+                  ROUTED "%7 = param \"w\" : f32[2,4,4]\n%8 = grouped_linear %6, %7, %4 : f32[8,4]\n"
+                         "%9 = combine %8, %3, %5 : f32[4,4]\noutput %9 \"y\"\n",
+                  "experts parts=2 int8=1",
+                  "zf_experts: rows of 4 numbers are no blocks of 64 to 256: dispatch int8 is for a "
+                  "multiple of 64");
 }
 
 /* A step of two ranks; `line`: that of the gradient. */

@@ -194,7 +194,8 @@ static void run_experts(call *c)
 {
     const zf_experts_desc d = {.parts = (int32_t)take_number(c, "parts"),
                                .sections = (int32_t)take_number(c, "sections"),
-                               .rows = (double)take_number(c, "rows")};
+                               .rows = (double)take_number(c, "rows"),
+                               .dispatch = (zf_expert_dispatch)take_number(c, "int8")};
     if (ready(c)) ran(c, zf_experts(c->graph, &d));
 }
 
@@ -420,7 +421,7 @@ static const pass passes[] = {
     {"context", "[parts=N] [sections=N] [kind=ulysses|gather|zigzag]",
      "ranks along context share sequences, each a piece of all",
      run_context},
-    {"experts", "[parts=N] [sections=N] [rows=N]", "neighbours along data share experts, some each",
+    {"experts", "[parts=N] [sections=N] [rows=N] [int8=1]", "neighbours along data share experts, some each",
      run_experts},
     {"order", "AXIS,AXIS,...", "the axes of the ranks, the slowest first: data,pipe,tensor", run_order},
     {"stages", "[ranks=N] [layers=N,N,...] [schedule=1f1b|gpipe|interleaved|zb-h1|zb-v] [chunks=N]",

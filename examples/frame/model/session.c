@@ -52,6 +52,7 @@ static zf_training sharing_training(const session *s, const session_desc *d)
     if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
     t.tensor = from->tensor, t.context = from->context, t.sections = from->sections;
     t.expert = from->expert, t.expert_rows = from->expert_rows;
+    t.expert_dispatch = from->expert_dispatch;
     t.context_kind = from->context_kind;
     t.stages = from->stages, t.order = from->order;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;

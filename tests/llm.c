@@ -2,6 +2,7 @@
  * tests/golden/opt/make.py say how the folders are made), and their configurations. */
 #include "generated.h"
 #include "golden.h"
+#include "numbers.h"
 
 #include "../examples/frame/data/causal_batch.h"
 #include "../examples/frame/options/command.h"
@@ -290,6 +291,130 @@ TEST_ONCE(llm_qwen3_moe_is_that_of_transformers) { check_case(t, 28, NULL); }
 TEST_ONCE(llm_qwen3_moe_generates_as_transformers) { check_case_generated(t, 28, 3, 1.3); }
 TEST_ONCE(llm_olmoe_is_that_of_transformers) { check_case(t, 29, NULL); }
 TEST_ONCE(llm_olmoe_generates_as_transformers) { check_case_generated(t, 29, 4, 1.3); }
+
+/* The graph of a case with the outputs loss, logits and, where the configuration has an auxiliary
+ * loss, penalty, of f64 in place of f32. */
+static zf_graph *wide_graph(const zf_causal_config *c, bool masked)
+{
+    zf_graph *g = zf_graph_new(NULL), *wide = NULL;
+    const zf_shape rows = ZF_SHAPE(BATCH, TOKENS);
+    zf_causal_inputs in = {.trains = true, .penalized = true};
+    zf_causal_outputs out;
+    zf_error error = {ZF_OK, ""};
+    size_t size;
+    char *text, *in_f64 = NULL;
+    if (!g) return NULL;
+    in.input_ids = zf_input(g, "input_ids", ZF_I32, rows);
+    if (masked) in.attention_mask = zf_input(g, "attention_mask", ZF_U8, rows);
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    out = zf_causal_body(c, &in);
+    if (zf_valid(out.penalty)) zf_output(out.penalty, "penalty");
+    zf_output(zf_causal_logits(out.x, out.words, c->last_cap), "logits");
+    zf_output(zf_causal_loss(&out, zf_input(g, "labels", ZF_I32, rows),
+                             zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR), c->last_cap),
+              "loss");
+    size = zf_graph_text(g, NULL, 0) + 1;
+    if ((text = malloc(size))) zf_graph_text(g, text, size), in_f64 = text_in_f64(text);
+    if (in_f64) wide = zf_graph_parse(in_f64, strlen(in_f64), NULL, &error);
+    if (!wide) fprintf(stderr, "%s%s\n", zf_graph_error(g), error.text);
+    free(text), free(in_f64);
+    zf_graph_free(g);
+    return wide;
+}
+
+/* Runs it on the case's weights and batch; NULL with a message: it cannot. */
+static zf_program *wide_program(int k, zf_graph *g, zf_error *error)
+{
+    const double lr = 0;
+    double weight;
+    causal_batch_file f = {.entries = 0};
+    zf_weights_report report;
+    zf_program *p = zf_compile(g, NULL);
+    zf_status status = p ? ZF_OK : ZF_ERR_ARGUMENT;
+    if (!p) return snprintf(error->text, sizeof error->text, "%s", zf_graph_error(g)), NULL;
+    if (!zf_exchange_import(llm_sample.exchange(), p, g, folder_of(k), &report, error) ||
+        !causal_batch_file_load(&f, cases[k].masked ? GOLDEN "batch-masked.safetensors"
+                                                    : GOLDEN "batch.safetensors",
+                                VOCAB, error))
+        return zf_program_free(p), NULL;
+    weight = 1.0 / (double)f.batch[0].labelled;
+    status = zf_write(p, zf_graph_find(g, "input_ids"), f.batch[0].ids, BATCH * TOKENS * 4);
+    if (!status)
+        status = zf_write(p, zf_graph_find(g, "labels"), f.batch[0].labels, BATCH * TOKENS * 4);
+    if (!status && cases[k].masked)
+        status = zf_write(p, zf_graph_find(g, "attention_mask"), f.batch[0].mask, BATCH * TOKENS);
+    if (!status) status = zf_write(p, zf_graph_find(g, "loss_weight"), &weight, sizeof weight);
+    if (!status && zf_valid(zf_graph_find(g, "lr")))
+        status = zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr);
+    if (!status) status = zf_step(p);
+    if (status) snprintf(error->text, sizeof error->text, "%s", zf_program_error(p));
+    causal_batch_file_free(&f);
+    if (!status) return p;
+    zf_program_free(p);
+    return NULL;
+}
+
+/* An output is what the golden file has, within 1e-11 of its largest number. */
+static void check_output(test *t, zf_program *p, zf_graph *g, const char *output,
+                         zf_safetensors *golden, const char *name)
+{
+    int64_t count = 0;
+    double *want = values_of(golden, name, &count), *got = malloc((size_t)count * sizeof *got),
+           off = 0, most = 0;
+    if (want && got && !zf_read(p, zf_graph_find(g, output), got, (size_t)count * sizeof *got))
+        for (int64_t i = 0; i < count; i++)
+            off = fmax(off, fabs(got[i] - want[i])), most = fmax(most, fabs(want[i]));
+    free(want), free(got);
+    if (!(most > 0)) test_fail(t, __FILE__, __LINE__, name, "there is none");
+    CHECK_NEAR(t, off, 0, 1e-11 * most);
+}
+
+/* In f64: logits, loss and gradients, and the auxiliary loss over all layers and of each. */
+static void check_wide(test *t, int k)
+{
+    const char *path = test_path("llm-wide.safetensors");
+    char file[140];
+    zf_safetensors *golden, *own;
+    zf_error error = {ZF_OK, ""};
+    zf_causal_config c;
+    snprintf(file, sizeof file, "%s/wide.safetensors", folder_of(k));
+    golden = open_file(t, file);
+    CHECK(t, golden && llm_config_load(folder_of(k), &c, &error));
+    for (int form = 0; form < 3 && !t->failed; form++) {
+        zf_graph *g;
+        zf_program *p = NULL;
+        c.of.aux_loss = form > 0, c.of.by_layer = form == 2;
+        g = wide_graph(&c, cases[k].masked);
+        if (g && !form)
+            zf_passes(g, &(zf_training){.loss = zf_graph_find(g, "loss"),
+                                        .lr = zf_graph_find(g, "lr"),
+                                        .optimizer = ZF_SGD,
+                                        .keep_gradients = true});
+        if (g) p = wide_program(k, g, &error);
+        if (!p) test_fail(t, __FILE__, __LINE__, cases[k].name, error.text);
+        else if (form) check_output(t, p, g, "penalty", golden, form == 1 ? "pooled" : "layers");
+        else {
+            check_output(t, p, g, "loss", golden, "loss");
+            check_output(t, p, g, "logits", golden, "logits");
+            if (!zf_exchange_export(llm_sample.exchange(), p, g, path, true, ZF_F64, &error))
+                test_fail(t, __FILE__, __LINE__, cases[k].name, error.text);
+            own = open_file(t, path);
+            CHECK(t, own && zf_safetensors_count(own) + 4 == zf_safetensors_count(golden));
+            for (int32_t i = 0; i < zf_safetensors_count(own); i++) {
+                const char *name = zf_safetensors_at(own, i)->name;
+                if (error_of(own, golden, name) <= 1e-22 || is_zero(golden, name)) continue;
+                test_fail(t, __FILE__, __LINE__, "a gradient is that of transformers", name);
+            }
+        }
+        zf_program_free(p);
+        zf_graph_free(g);
+    }
+}
+
+TEST_ONCE(llm_experts_in_f64_are_those_of_transformers)
+{
+    for (int k = 26; k < 30 && !t->failed; k++) check_wide(t, k);
+}
 
 /* The auxiliary loss of transformers, and what it adds to the gradients of routers. */
 static void check_balanced(test *t, int k)

@@ -138,14 +138,23 @@ char *text_after(test *t, const char *graph, const char *passes)
     return out;
 }
 
-/* Also in "cast %1 : f32[4]", which leaves {to=f32} out. */
+/* Also in "cast %1 : f32[4]" and "one_hot %1 {classes=4} : f32[2,4]", which leave to=f32 out. */
 char *text_in_f64(const char *graph)
 {
     size_t casts = 1;
     char *out, *to;
     for (const char *at = graph; (at = strstr(at, " cast %")) != NULL; at++) casts++;
+    for (const char *at = graph; (at = strstr(at, " one_hot %")) != NULL; at++) casts++;
     out = to = malloc(strlen(graph) + 9 * casts + 1);
     for (; out && *graph; graph++) {
+        if (!strncmp(graph, " one_hot %", 10)) {
+            const size_t end = strcspn(graph, "}");
+            const char *type = strstr(graph, " to=");
+            memcpy(to, graph, end);
+            to += end;
+            if (!type || type > graph + end) memcpy(to, " to=f64", 7), to += 7;
+            graph += end;
+        }
         if (!strncmp(graph, " cast %", 7) && strcspn(graph, "{") > strcspn(graph, "\n")) {
             size_t operand = strcspn(graph, ":");
             memcpy(to, graph, operand);

@@ -6,12 +6,16 @@ and the gradients that it computes of them in float64.
     python make.py generated         # writes generated.safetensors alone, from the folders
     python make.py only NAME         # writes the folder of one model, and its tokens into that file
     python make.py trained [NAME...] # writes NAME/trained.safetensors alone, from the folders
+    python make.py wide              # writes NAME/wide.safetensors alone, from the folders
     python make.py part NAME         # writes the folder of one model of several parts
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` wrote
 
     NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
     NAME/balanced.safetensors    of models with experts: the auxiliary loss of their routers
     NAME/trained.safetensors     losses of 20 steps
+    NAME/wide.safetensors        of models with experts: F64 of f64, computed in f64 throughout: what
+                                 expected.safetensors has, and auxiliary losses of routers, "pooled"
+                                 over layers (transformers) and the sum over "layers" (Switch)
     NAME/expected.safetensors    F32 of f64: "logits" [B,T,V], "loss" [], and the gradient of every
                                  parameter under its name
     batch.safetensors            I64 input_ids and labels [1,B,T], as batch files have them
@@ -25,6 +29,7 @@ Half of the configurations are as transformers 5 writes them (rope_parameters), 
 ones do (rope_theta, rope_scaling). Norms, the cosines of rope and softmax are computed in f32 by
 transformers whatever the model's dtype is.
 """
+import contextlib
 import json
 import pathlib
 import sys
@@ -355,6 +360,64 @@ def make_balanced(name, factor=0.5):
     print(f"{name}: auxiliary loss {out.aux_loss.item():.6f}")
 
 
+@contextlib.contextmanager
+def all_in_f64():
+    """What transformers computes in f32 is computed in f64: norms and softmaxes."""
+    was = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = was
+
+
+def rope_of(config, narrow=torch.float32):
+    """Cosines and sines of angles that are rounded to f32, as the models' training code has them."""
+    def forward(x, position_ids, *_, **__):
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        powers = torch.arange(0, width, 2, dtype=torch.float64) / width
+        frequencies = (config.rope_parameters["rope_theta"] ** -powers).to(narrow)
+        angles = (position_ids[..., None].to(narrow) * frequencies).to(torch.float64)
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos(), angles.sin()
+    return forward
+
+
+def switch_loss(logits, k, kept):
+    """That of Switch Transformers, of one layer: experts times the sum of f P, where k experts of a
+    token share it."""
+    p = torch.softmax(logits, -1)[kept]
+    chosen = torch.nn.functional.one_hot(p.topk(k, -1).indices, p.shape[1]).sum(1).double()
+    return p.shape[1] * ((chosen / k).mean(0) * p.mean(0)).sum()
+
+
+def make_wide(name):
+    folder, (kind, masked, *_) = HERE / name, CASES[name]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
+                                                 attn_implementation="eager")
+    config = model.config
+    config._experts_implementation = "eager"
+    model.model.rotary_emb.forward = rope_of(config)
+    batch = make_batch(masked)
+    with all_in_f64():
+        out = model(**batch, output_router_logits=True)
+        loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1),
+                                                 batch["labels"][:, 1:].flatten())
+        loss.backward()
+    kept = batch.get("attention_mask", torch.ones(B, T)).flatten().bool()
+    tensors = {n: p.grad for n, p in model.named_parameters()}
+    for each in [n for n in tensors if n.endswith("experts.gate_up_proj")]:
+        split_experts(tensors, each, kind)
+    routers = [x for x in out.router_logits if x is not None]
+    layers = sum(switch_loss(x.detach(), config.num_experts_per_tok, kept) for x in routers)
+    tensors.update(logits=out.logits.detach(), loss=loss.detach(), pooled=out.aux_loss.detach(),
+                   layers=layers)
+    assert all(x.dtype == torch.float64 for x in tensors.values())
+    save_file({n: x.contiguous() for n, x in tensors.items()}, folder / "wide.safetensors")
+    print(f"{name}: loss {loss.item():.15f}, auxiliary {out.aux_loss.item():.6f} {layers:.6f}")
+
+
 def make_trained(name, steps=20):
     """trained.safetensors: F64 "losses" [20], of AdamW over one batch, each before its update."""
     kind = AutoModelForImageTextToText if name in PARTS else AutoModelForCausalLM
@@ -376,6 +439,7 @@ def make_trained(name, steps=20):
 
 
 BALANCED = ("mixtral", "qwen3moe")
+WIDE = ("mixtral", "qwen2moe", "qwen3moe", "olmoe")
 TRAINED = (*CASES, *PARTS)
 PENALTY = {"bloom6": 1.3, "bloom4": 1.3, "llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
@@ -449,12 +513,17 @@ if __name__ == "__main__":
         make_case(sys.argv[2])
         if sys.argv[2] in BALANCED:
             make_balanced(sys.argv[2])
+        if sys.argv[2] in WIDE:
+            make_wide(sys.argv[2])
         if sys.argv[2] in TRAINED:
             make_trained(sys.argv[2])
         make_generated(sys.argv[2:])
     elif sys.argv[1:2] == ["part"]:
         make_part(sys.argv[2])
         make_trained(sys.argv[2])
+    elif sys.argv[1:] == ["wide"]:
+        for each in WIDE:
+            make_wide(each)
     elif sys.argv[1:2] == ["trained"]:
         for each in sys.argv[2:] or TRAINED:
             make_trained(each)
@@ -470,6 +539,8 @@ if __name__ == "__main__":
             make_part(each)
         for each in BALANCED:
             make_balanced(each)
+        for each in WIDE:
+            make_wide(each)
         for each in TRAINED:
             make_trained(each)
         make_generated(CASES)

@@ -27,6 +27,13 @@
 #define SIGNS                                                                                      \
     "%1 = param \"x\" {init=normal b=1} : f32[&]\n%2 = state \"e\" : f32[&]\nupdate:\n"            \
     "%3 = sign_compress %1, %2 : u8[$,132]\n"
+/* Two operands of these shapes; and the rows of 8 experts that have 64 each. */
+#define SOME(a, b)                                                                                 \
+    "%1 = param \"x\" {init=normal b=1} : bf16[" a "]\n"                                          \
+    "%2 = param \"w\" {init=normal b=0.02} : bf16[" b "]\n"
+#define EACH_64                                                                                    \
+    "%3 = constant {values=[0,64,64,128,128,192,192,256,256,320,320,384,384,448,448,512]} : "      \
+    "i32[8,2]\n"
 #define UPDATED                                                                                    \
     "%1 = param \"w\" {init=normal b=1} : f32[@,1024]\n"                                           \
     "%2 = param \"g\" {init=normal b=1} : f32[@,1024]\n%3 = state \"m\" : f32[@,1024]\n"           \
@@ -104,6 +111,23 @@ static const struct row {
     {"product of 256 rows, int8", ZF_OP_quantized_linear,
      MANY FEW "%3 = quantize %2 {bits=8 block=64} : u8[#,1088]\n"
               "%4 = quantized_linear %1, %3 {bits=8 block=64} : bf16[256,#]\n output %4 \"y\"\n"},
+    {"product of 512 rows", ZF_OP_matmul,
+     SOME("512,1024", "3072,1024") "%3 = matmul %1, %2 {transpose_b=true} : bf16[512,3072]\n"
+                                   " output %3 \"y\"\n"},
+    {"products of 8 experts, 64 rows each", ZF_OP_grouped_linear,
+     SOME("512,1024", "8,3072,1024") EACH_64
+         "%4 = grouped_linear %1, %2, %3 : bf16[512,3072]\n output %4 \"y\"\n"},
+    {"product of 512 rows, dx", ZF_OP_matmul,
+     SOME("512,3072", "3072,1024") "%3 = matmul %1, %2 : bf16[512,1024]\n output %3 \"y\"\n"},
+    {"products of 8 experts, dx", ZF_OP_grouped_linear,
+     SOME("512,3072", "8,3072,1024") EACH_64
+         "%4 = grouped_linear %1, %2, %3 {transpose=true} : bf16[512,1024]\n output %4 \"y\"\n"},
+    {"product of 512 rows, dw, 8 times", ZF_OP_matmul,
+     SOME("8,64,3072", "8,64,1024") "%3 = matmul %1, %2 {transpose_a=true} : bf16[8,3072,1024]\n"
+                                    " output %3 \"y\"\n"},
+    {"products of 8 experts, dw", ZF_OP_grouped_outer,
+     SOME("512,3072", "512,1024") EACH_64
+         "%4 = grouped_outer %1, %2, %3 : bf16[8,3072,1024]\n output %4 \"y\"\n"},
     {"rope", ZF_OP_rope,
      "%1 = param \"x\" {init=normal b=1} : bf16[8,#,1024]\n"
      "%2 = rope %1 {heads=16 theta=500000} : bf16[8,#,1024]\n output %2 \"y\"\n"},

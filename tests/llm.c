@@ -603,6 +603,31 @@ TEST_ONCE(llm_losses_of_routers_train_these)
     }
 }
 
+/* A loss of routers that are frozen trains nothing of them. */
+TEST_ONCE(llm_losses_of_frozen_routers_are_refused)
+{
+    static const struct {
+        const char *groups;
+        bool good;
+    } tried[] = {{"*.gate.weight:frozen", false},
+                 {"*norm*:no_decay;lm_head.*|model.layers.?.mlp.gate.*:rate=1,frozen", false},
+                 {"*:frozen", false},
+                 {"*.gate.weight:rate=0.5;lm_head.*:frozen", true},
+                 {"*.gate_proj.weight|*.1.mlp.gate.weight:frozen", true}};
+    zf_causal_routing *of = llm_options().desc;
+    for (size_t k = 0; k < sizeof tried / sizeof *tried; k++) {
+        settings o = {.own = of};
+        const char *wrong;
+        o.training.param_groups = tried[k].groups;
+        CHECK(t, !llm_wrong(&o));
+        of->z_loss = 0.5, wrong = llm_wrong(&o), of->z_loss = 0;
+        CHECK_TEXT(t, wrong ? wrong : "",
+                   tried[k].good ? ""
+                                 : "--aux-loss and --z-loss train routers, and --param-groups freezes "
+                                   "them: leave one out");
+    }
+}
+
 TEST_ONCE(llm_experts_need_floats)
 {
     static session s;

@@ -327,7 +327,7 @@ TEST(moe_capacities_are_rounded_up)
         double capacity;
         int64_t least;
         int rows;
-    } all[] = {{1.25, 0, 4}, {0.25, 0, 1}, {0.25, 3, 3}, {4, 0, 10}, {4, 99, 10}};
+    } all[] = {{1.25, 0, 4}, {0.5, 0, 2}, {0.25, 1, 1}, {0.25, 3, 3}, {4, 0, 10}, {4, 99, 10}};
     double a[10], b[10] = {0}, y[10];
     for (int i = 0; i < 10; i++) a[i] = 1;
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {

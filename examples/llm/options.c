@@ -71,9 +71,42 @@ static bool adapts_routers(const zf_lora_desc *d)
     return d->keep && (strstr(d->keep, "gate") || strchr(d->keep, '*'));
 }
 
+/* The pattern's first `length` characters, with * and ?, are those of the name. */
+static bool matches(const char *pattern, size_t length, const char *name)
+{
+    if (!length) return !*name;
+    if (*pattern != '*')
+        return *name && (*pattern == '?' || *pattern == *name) &&
+               matches(pattern + 1, length - 1, name + 1);
+    for (;; name++) {
+        if (matches(pattern + 1, length - 1, name)) return true;
+        if (!*name) return false;
+    }
+}
+
+/* The text of --param-groups, PATTERN|PATTERN:OPTION,OPTION;..., freezes the router of layer 0. */
+static bool freezes_routers(const char *groups)
+{
+    static const char *const routers[] = {"model.layers.0.block_sparse_moe.gate.weight",
+                                          "model.layers.0.mlp.gate.weight"};
+    for (const char *at = groups, *end; at && *at; at = end + (*end == ';')) {
+        const char *colon, *frozen;
+        end = at + strcspn(at, ";"), colon = at + strcspn(at, ":;"), frozen = strstr(colon, "frozen");
+        for (const char *one = at; frozen && frozen < end && one < colon;) {
+            const size_t length = strcspn(one, "|:");
+            if (matches(one, length, routers[0]) || matches(one, length, routers[1])) return true;
+            one += length + 1;
+        }
+    }
+    return false;
+}
+
 const char *llm_wrong(const settings *o)
 {
     const bool own = o->own == &given, adapts = own && settings_adapts(o);
+    if (own && (given.aux_loss > 0 || given.z_loss > 0) &&
+        freezes_routers(o->training.param_groups))
+        return "--aux-loss and --z-loss train routers, and --param-groups freezes them: leave one out";
     if (adapts && (given.aux_loss > 0 || given.z_loss > 0) && !adapts_routers(&o->training.lora))
         return "--aux-loss and --z-loss train routers: their module, gate, must be a target of "
                "--lora, or be kept";

@@ -7,13 +7,6 @@ static bool zfi_was_overrun(const zf_program *p, zf_space space)
     return work && work->last && work->last != p;
 }
 
-/* The program whose caches this one uses, perhaps itself. */
-static zf_program *zfi_lender(zf_program *p)
-{
-    while (p->caches && !p->temporary) p = p->caches;
-    return p;
-}
-
 /* The caches that the program uses are temporary, and another program has run in their memory. */
 static bool zfi_lost_caches(zf_program *p)
 {

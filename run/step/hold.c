@@ -23,6 +23,13 @@ static zfi_work *zfi_held_work(const zf_program *holder)
     return holder->temporary ? holder->arenas[ZF_DEVICE].work : NULL;
 }
 
+/* The program whose caches this one uses, perhaps itself. */
+static zf_program *zfi_lender(zf_program *p)
+{
+    while (p->caches && !p->temporary) p = p->caches;
+    return p;
+}
+
 /* A call of `p`, or of a program whose caches are those of `p`, takes the memory over: of what was
  * in there, only the caches and held parameters of `p` remain. */
 static void zfi_take_work(zfi_work *work, const zf_program *p)
@@ -30,6 +37,17 @@ static void zfi_take_work(zfi_work *work, const zf_program *p)
     work->last = work;
     if (work->caches != p) work->caches = NULL;
     if (work->held != p) work->held = NULL;
+}
+
+/* What is in the memory that programs share is this one's. */
+static void zfi_take_memory(zf_program *p)
+{
+    for (int space = 0; space < ZF_SPACES; space++) {
+        zfi_work *work = p->arenas[space].work;
+        if (!work) continue;
+        zfi_take_work(work, zfi_lender(p));
+        work->last = p;
+    }
 }
 
 /* The held parameters are there, and those that the store has. */

@@ -38,7 +38,7 @@ static zf_status zfi_copy_micro(zf_program *p, int64_t from, int64_t to)
 static zf_status zfi_next_micro(zf_program *p)
 {
     const zf_status status = zfi_copy_micro(p, p->micro, p->micro + 1);
-    if (!p->micro) p->micro_step = p->store->steps;
+    if (!p->micro) p->micro_step = p->store->steps, zfi_take_memory(p);
     if (!status) p->micro++;
     return status;
 }

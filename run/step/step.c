@@ -230,12 +230,7 @@ ZF_API zf_status zf_compare_ranks(zf_program *p)
 static zf_status zfi_run_micro(zf_program *p)
 {
     zf_status status = zfi_agree(p);
-    for (int space = 0; space < ZF_SPACES; space++) {
-        zfi_work *work = p->arenas[space].work;
-        if (!work) continue;
-        zfi_take_work(work, zfi_lender(p));
-        work->last = p;
-    }
+    zfi_take_memory(p);
     /* Values of held parameters were compared by zf_hold. */
     if (!status && !p->compared && (!p->held || p->gathers)) status = zfi_compare(p);
     zfi_begin_micro(p);

@@ -189,6 +189,7 @@ extern "C" {
 #include "llm/family/neox.c"
 #include "llm/family/falcon.c"
 #include "llm/family/bloom.c"
+#include "llm/family/mpt.c"
 
 /* mixture */
 #include "llm/mixture/mixtral.c"

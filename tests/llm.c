@@ -66,6 +66,9 @@ static const struct {
     /* ALiBi: of six heads, which are no power of two; and of four, in a file with a prefix. */
     {"bloom6", false, false},
     {"bloom4", true, false},
+    {"falconalibi", true, false},
+    {"mpt6", false, false},
+    {"mpt4", true, false},
     /* The text parts of models of several: of a Gemma 3; of a Qwen2.5-VL, which is a Qwen2, with
      * and without text_config. */
     {"gemma3parts", false, false},
@@ -662,13 +665,21 @@ TEST_ONCE(llm_falcon7b_generates_as_transformers) { check_case_generated(t, 24, 
 TEST_ONCE(llm_sequential_falcon_is_that_of_transformers) { check_case(t, 25, NULL); }
 TEST_ONCE(llm_sequential_falcon_generates_as_transformers) { check_case_generated(t, 25, 0, 2); }
 
-TEST_ONCE(llm_bloom_is_that_of_transformers) { check_case(t, CASES - PARTS - 2, NULL); }
-TEST_ONCE(llm_padded_bloom_is_that_of_transformers) { check_case(t, CASES - PARTS - 1, NULL); }
-TEST_ONCE(llm_bloom_without_fusion) { check_case(t, CASES - PARTS - 1, "all"); }
+TEST_ONCE(llm_bloom_is_that_of_transformers) { check_case(t, CASES - PARTS - 5, NULL); }
+TEST_ONCE(llm_padded_bloom_is_that_of_transformers) { check_case(t, CASES - PARTS - 4, NULL); }
+TEST_ONCE(llm_bloom_without_fusion) { check_case(t, CASES - PARTS - 4, "all"); }
 TEST_ONCE(llm_bloom_generates_as_transformers)
 {
-    check_case_generated(t, CASES - PARTS - 2, 3, 1.3);
+    check_case_generated(t, CASES - PARTS - 5, 3, 1.3);
 }
+TEST_ONCE(llm_falcon_with_alibi_is_that_of_transformers) { check_case(t, CASES - PARTS - 3, NULL); }
+TEST_ONCE(llm_falcon_with_alibi_generates_as_transformers)
+{
+    check_case_generated(t, CASES - PARTS - 3, 2, 2);
+}
+TEST_ONCE(llm_mpt_is_that_of_transformers) { check_case(t, CASES - PARTS - 2, NULL); }
+TEST_ONCE(llm_padded_mpt_is_that_of_transformers) { check_case(t, CASES - PARTS - 1, NULL); }
+TEST_ONCE(llm_mpt_generates_as_transformers) { check_case_generated(t, CASES - PARTS - 2, 4, 1.3); }
 TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
 TEST_ONCE(llm_yarn_of_more_members_generates_as_transformers) { check_case_generated(t, 11, 0, 1.2); }
@@ -1389,6 +1400,9 @@ static bool load_config(const char *text, zf_causal_config *c, zf_error *error)
 #define FALCON                                                                                     \
     "{\"model_type\": \"falcon\", \"vocab_size\": 99, \"hidden_size\": 12, "                           \
     "\"num_hidden_layers\": 3, \"num_attention_heads\": 6,\n"
+#define MPT                                                                                        \
+    "{\"model_type\": \"mpt\", \"vocab_size\": 99, \"d_model\": 12, \"n_layers\": 3, "               \
+    "\"n_heads\": 6, \"max_seq_len\": 50,\n"
 #define LONGROPE                                                                                   \
     SIZES "\"model_type\": \"phi3\", \"pad_token_id\": 3, \"rope_scaling\": {\"type\": "           \
           "\"longrope\", \"rope_theta\": 500, \"short_factor\": [1.5], \"long_factor\": [4]"
@@ -1451,10 +1465,12 @@ TEST_ONCE(llm_configurations_of_families)
         FALCON "\"num_kv_heads\": 6}",
         FALCON "\"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"ffn_hidden_size\": 9, "
                "\"activation\": \"gelu_fast\", \"bias\": true}",
-        FALCON "\"parallel_attn\": false, \"multi_query\": false}"};
-    zf_causal_config c[11], dropped;
+        FALCON "\"parallel_attn\": false, \"multi_query\": false}",
+        FALCON "\"parallel_attn\": false, \"alibi\": true}",
+        MPT "\"attn_config\": {\"clip_qkv\": 6, \"softmax_scale\": 0.25, \"attn_pdrop\": 0.1}}"};
+    zf_causal_config c[13], dropped;
     zf_error error = {ZF_OK, ""};
-    for (int k = 0; k < 11; k++) {
+    for (int k = 0; k < 13; k++) {
         (void)load_config(texts[k], &c[k], &error);
         CHECK_TEXT(t, error.text, "");
         reads_back(t, &c[k]);
@@ -1481,6 +1497,8 @@ TEST_ONCE(llm_configurations_of_families)
     CHECK(t, c[9].parallel == ZF_CAUSAL_PARALLEL && c[9].kv_heads == 2 && c[9].attention_bias);
     CHECK(t, c[9].intermediate == 9 && c[9].activation == ZF_ACTIVATION_GELU_TANH);
     CHECK(t, c[10].parallel == ZF_CAUSAL_SEQUENTIAL && c[10].kv_heads == 6);
+    CHECK(t, c[11].alibi == ZF_CAUSAL_ALIBI_FALCON && c[12].alibi == ZF_CAUSAL_ALIBI_MPT);
+    CHECK(t, c[12].clip == 6 && c[12].score == 0.25 && c[12].attention_dropout == 0.1 && c[12].positions == 50);
     CHECK(t, c[3].rotated == 6 && c[3].width == 8 && c[3].ends[0] == 32000 && c[3].eps == 1e-5);
 }
 
@@ -1609,7 +1627,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"gemma\"}",
          ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
          "\"qwen3\", \"gemma3_text\", \"granite\", \"olmo2\", \"smollm3\", \"phi3\", "
-         "\"gemma2\", \"starcoder2\", \"gpt_neox\", \"falcon\", \"mixtral\", \"qwen2_moe\", \"qwen3_moe\", \"olmoe\", \"deepseek_v3\" or \"bloom\", not \"gemma\""},
+         "\"gemma2\", \"starcoder2\", \"gpt_neox\", \"falcon\", \"mixtral\", \"qwen2_moe\", \"qwen3_moe\", \"olmoe\", \"deepseek_v3\", \"bloom\" or \"mpt\", not \"gemma\""},
         {SIZES "\"model_type\": \"gemma2\", \"num_key_value_heads\": 2, "
                "\"attn_logit_softcapping\": 0}",
          "attn_logit_softcapping must be a number from 0.001 to 1000000.0, not 0"},
@@ -1635,7 +1653,17 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"starcoder2\", \"use_bias\": false, \"attention_bias\": true}",
          "attention_bias must be false, as use_bias, not true"},
         {SIZES "\"norm_epsilon\": 1e-6}", "norm_epsilon is not read, and may change"},
-        {FALCON "\"alibi\": true}", "alibi must be false: positions are rope's, not true"},
+        {MPT "\"expansion_ratio\": 3}", "expansion_ratio must be 4 in this family, not 3"},
+        {MPT "\"no_bias\": false}", "no_bias must be true in this family, not false"},
+        {MPT "\"logit_scale\": 0.5}", "logit_scale must be null in this family, not 0.5"},
+        {MPT "\"attn_config\": {\"alibi\": false}}",
+         "attn_config.alibi must be true: tokens have no other positions, not false"},
+        {MPT "\"attn_config\": {\"qk_ln\": true}}",
+         "attn_config.qk_ln must be false in this family, not true"},
+        {MPT "\"attn_config\": {\"alibi_bias_max\": 16}}",
+         "attn_config.alibi_bias_max must be 8 in this family, not 16"},
+        {MPT "\"attn_config\": {\"attn_type\": \"multiquery_attention\"}}",
+         "attn_config.attn_type must be multihead_attention, not \"multiquery_attention\""},
         {FALCON "\"apply_residual_connection_post_layernorm\": true}",
          "apply_residual_connection_post_layernorm must be false in this family, not true"},
         {FALCON "\"hidden_dropout\": 0.1}", "hidden_dropout must be 0 in this family, not 0.1"},

@@ -50,7 +50,7 @@ typedef struct test {
     struct {
         test_cleanup *run;
         void *object;
-    } deferred[32];
+    } deferred[64];
     int deferred_count;
 } test;
 

@@ -9,6 +9,7 @@ typedef enum zfl_query_norm { ZFL_NO_NORM, ZFL_NORM_OF_HEADS, ZFL_NORM_OF_ROWS }
 /* Names of parts of the graph; NULL: those of a Llama. */
 typedef struct zfl_names {
     const char *model, *embedding, *layers, *attention, *out, *last_norm, *head;
+    const char *mlp, *joined; /* of a product that joins q, k and v: qkv_proj */
     const char *embedding_norm; /* a norm after the embedding; NULL: there is none */
 } zfl_names;
 
@@ -34,10 +35,12 @@ typedef struct zfl_family_desc {
     zfl_norms norms;
     zfl_norms parallel_norms; /* of ZF_CAUSAL_PARALLEL; all NULL: the same; */
     bool layer_norm;          /* they are layer norms, with biases, not RMS norms; */
+    bool no_norm_bias;        /* but without the biases; */
     bool one_more;            /* norms multiply by 1 + weight; */
     zfl_query_norm queries;
     bool qkv_bias;      /* q, k and v have biases, and o has none; */
     bool dropouts;      /* the embedding and what is added have dropout; */
+    bool same_dropout;  /* that of attention is that of what is added; */
     bool one_dropout;   /* of one probability, `dropout`; */
     const char *mlp[2]; /* the MLP is two products of these names; NULL: gate, up and down; */
     /* q, k and v are one product of this name: of each group of heads the queries, a key, a
@@ -45,7 +48,7 @@ typedef struct zfl_family_desc {
     const char *grouped;
     const char *expert_scope; /* of a layer with experts; NULL: mlp; */
     zf_moe_names expert_names;
-    bool joined; /* q, k and v are one product, qkv_proj, gate and up another, gate_up_proj */
+    bool joined; /* q, k and v are one product, gate and up another, gate_up_proj */
 } zfl_family_desc;
 
 static const zfl_family_desc *zfl_causal_of(const zf_causal_config *config);

@@ -51,7 +51,7 @@ static void zfl_bloom_read(zf_causal_config *c, const zf_json *json, zf_error *e
         zfl_repeat_count(json, "head_dim", c->hidden / c->heads, zfl_bloom_here, error);
     if (!error->status)
         zfl_repeat_count(json, "num_key_value_heads", c->heads, zfl_bloom_here, error);
-    c->attention_bias = c->mlp_bias = c->alibi = 1;
+    c->attention_bias = c->mlp_bias = 1, c->alibi = ZF_CAUSAL_ALIBI;
     c->activation = ZF_ACTIVATION_GELU_TANH, c->intermediate = 4 * c->hidden;
     c->kv_heads = c->heads, c->width = c->hidden / c->heads;
 }

@@ -1,5 +1,5 @@
-/* Falcon (Almazrouei et al. 2023), of which tokens have rope, not ALiBi: layer norms, an MLP of two
- * products; q, k and v are one product, by groups of heads.
+/* Falcon (Almazrouei et al. 2023), of which tokens have rope or ALiBi (Falcon-RW): layer norms, an MLP
+ * of two products; q, k and v are one product, by groups of heads.
  *
  *     x += attend(norm(x)) + ffn(norm(x))        each with its own norm (40B, 180B), or of the same
  *                                                one (7B, 11B); parallel_attn false: one after the
@@ -84,9 +84,9 @@ static void zfl_falcon_read_activation(const zf_json *json, zf_error *error)
 
 static void zfl_falcon_read(zf_causal_config *c, const zf_json *json, zf_error *error)
 {
-    bool bias = false;
+    bool bias = false, alibi = false;
     int64_t wide = 4 * c->hidden;
-    zfl_repeat(json, "alibi", false, ": positions are rope's", error);
+    zf_json_to_bool(zf_config_member(json, "alibi"), &alibi, error);
     zfl_repeat(json, "apply_residual_connection_post_layernorm", false, zfl_falcon_here, error);
     zfl_falcon_read_hidden_dropout(json, error);
     if (!error->status) zfl_falcon_read_activation(json, error);
@@ -103,11 +103,13 @@ static void zfl_falcon_read(zf_causal_config *c, const zf_json *json, zf_error *
         zf_json_expected(zf_config_member(json, "sliding_window"), error, "null%s",
                          zfl_falcon_here);
     c->attention_bias = c->mlp_bias = bias, c->intermediate = wide;
+    c->alibi = alibi ? ZF_CAUSAL_ALIBI_FALCON : ZF_CAUSAL_NO_ALIBI;
 }
 
 static void zfl_falcon_write(const zf_causal_config *c, zf_json_writer *w)
 {
     const bool parallel = c->parallel != ZF_CAUSAL_SEQUENTIAL;
+    if (c->alibi) zf_json_put_bool_member(w, "alibi", true);
     zf_json_put_bool_member(w, "new_decoder_architecture", parallel);
     zf_json_put_bool_member(w, "parallel_attn", parallel);
     zf_json_put_bool_member(w, "multi_query", c->kv_heads == 1);

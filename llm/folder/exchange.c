@@ -104,7 +104,10 @@ static int32_t zfl_find_name(const zf_exchange *x, const zf_weights *w, const ch
 /* The name is that of a word embedding. */
 static bool zfl_is_words(const zf_exchange *x, const char *name)
 {
-    return !strcmp(name, x->words) || (x->other_words && !strcmp(name, x->other_words));
+    bool is = !strcmp(name, x->words);
+    for (int k = 0; k < ZF_EXCHANGE_NAMES && x->other_words[k]; k++)
+        is = is || !strcmp(name, x->other_words[k]);
+    return is;
 }
 
 /* The names of the kind of model that the graph is. */
@@ -118,8 +121,9 @@ static const zf_exchange *zfl_exchange_of(const zf_exchange *x, zf_graph *g)
 /* The name of the graph's word embedding. */
 static const char *zfl_words_of(const zf_exchange *x, zf_graph *g)
 {
-    return x->other_words && zf_valid(zf_exchange_find(g, x->other_words)) ? x->other_words
-                                                                           : x->words;
+    for (int k = 0; k < ZF_EXCHANGE_NAMES && x->other_words[k]; k++)
+        if (zf_valid(zf_exchange_find(g, x->other_words[k]))) return x->other_words[k];
+    return x->words;
 }
 
 /* The tensor of a parameter; -1. If it has two names and the file has both, the other one is
@@ -138,7 +142,8 @@ static int32_t zfl_find_param(const zf_exchange *x, zf_weights *w, const char *n
 bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error)
 {
     int32_t words = zfl_find_name(x, w, x->words);
-    if (words < 0 && x->other_words) words = zfl_find_name(x, w, x->other_words);
+    for (int k = 0; k < ZF_EXCHANGE_NAMES && words < 0 && x->other_words[k]; k++)
+        words = zfl_find_name(x, w, x->other_words[k]);
     return zf_weights_equal(w, words, zfl_find_name(x, w, x->head), error) &&
            (!x->next || zf_exchange_is_tied(x->next, w, error));
 }
@@ -202,9 +207,9 @@ static bool zfl_import_parts(const zf_exchange *x, zf_program *p, zf_weights *w,
         int32_t at;
         zfl_part_name(x, zf_tensor_name(param), i, name);
         at = zfl_find_name(x, w, name);
-        good = at >= 0 ? zfl_move_to(w, at, p, param, (size_t)(i * zf_shape_count(shape)), shape,
-                                     error)
-                       : zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+        good = at >= 0
+                   ? zfl_move_to(w, at, p, param, (size_t)(i * zf_shape_count(shape)), shape, error)
+                   : zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
     return good;
 }

@@ -14,13 +14,24 @@ static zf_tensor zfl_norm_vector(zf_graph *g, const char *name, const char *part
     return x;
 }
 
+/* The bias of a layer norm; a constant where the family has none. */
+static zf_tensor zfl_norm_bias(zf_graph *g, const char *name, int64_t count,
+                               const zf_causal_config *c)
+{
+    return zfl_causal_of(c)->no_norm_bias ? zf_constant(g, ZF_F32, ZF_SHAPE(count), 0)
+                                          : zfl_norm_vector(g, name, "bias", count, ZF_ZEROS);
+}
+
 /* Layer norm, or RMS norm by weight or 1 + weight, of the last axis. */
 static zf_tensor zfl_norm_of(zf_tensor x, const char *name, const zf_causal_config *c)
 {
     zf_graph *g = x.graph;
     const zf_shape s = zf_tensor_shape(x);
     zf_tensor gamma;
-    if (zfl_causal_of(c)->layer_norm) return zf_nn_layer_norm(x, name, c->eps);
+    if (zfl_causal_of(c)->layer_norm) {
+        gamma = zfl_norm_vector(g, name, "weight", s.dims[s.rank - 1], ZF_ONES);
+        return zf_layer_norm(x, gamma, zfl_norm_bias(g, name, s.dims[s.rank - 1], c), c->eps);
+    }
     if (!zfl_causal_of(c)->one_more) return zf_nn_rms_norm(x, name, c->eps);
     gamma = zfl_norm_vector(g, name, "weight", s.dims[s.rank - 1], ZF_ZEROS);
     return zf_rms_norm(x, zf_add(gamma, zf_constant(g, ZF_F32, ZF_SCALAR, 1)), c->eps);
@@ -38,9 +49,8 @@ static zf_tensor zfl_add_norm(zf_tensor *x, zf_tensor y, const char *name,
     if (adds && name && !family->one_more) {
         gamma = zfl_norm_vector(y.graph, name, "weight", c->hidden, ZF_ONES);
         return family->layer_norm
-                   ? zf_residual_layer_norm(
-                         y, *x, gamma, zfl_norm_vector(y.graph, name, "bias", c->hidden, ZF_ZEROS),
-                         &d)
+                   ? zf_residual_layer_norm(y, *x, gamma,
+                                            zfl_norm_bias(y.graph, name, c->hidden, c), &d)
                    : zf_residual_rms_norm(y, *x, gamma, &d);
     }
     if (adds) *x = zf_add(*x, y);
@@ -109,6 +119,13 @@ static void zfl_project_groups(zf_tensor x, const zf_nn_linear_desc *d, const zf
     *v = zf_reshape(zf_slice(x, 3, each + 1, each + 2), keys);
 }
 
+/* x, whose numbers are at most `most` from 0. */
+static zf_tensor zfl_clip(zf_tensor x, double most)
+{
+    const zf_tensor least = zf_constant(x.graph, ZF_F32, ZF_SCALAR, -most);
+    return zf_maximum(zf_minimum(x, zf_constant(x.graph, ZF_F32, ZF_SCALAR, most)), least);
+}
+
 /* q, k and v of x [B, T, H], before norms and rope. */
 static void zfl_project(zf_tensor x, const zf_causal_config *c, zf_tensor *q, zf_tensor *k,
                         zf_tensor *v)
@@ -128,7 +145,9 @@ static void zfl_project(zf_tensor x, const zf_causal_config *c, zf_tensor *q, zf
         *v = zf_causal_linear(x, "v_proj", of_k, &d, c->bits);
         return;
     }
-    all = zf_causal_linear(x, "qkv_proj", of_q + 2 * of_k, &d, c->bits);
+    all = zf_causal_linear(x, zfl_name_or(family->names.joined, "qkv_proj"), of_q + 2 * of_k, &d,
+                           c->bits);
+    if (c->clip > 0) all = zfl_clip(all, c->clip);
     *q = zf_slice(all, 2, 0, of_q);
     *k = zf_slice(all, 2, of_q, of_q + of_k);
     *v = zf_slice(all, 2, of_q + of_k, of_q + 2 * of_k);
@@ -193,10 +212,18 @@ static const zfl_norms *zfl_norms_of(const zf_causal_config *c)
                                                                              : &f->norms;
 }
 
+/* The scope of what is after the attention of layer i. */
+static const char *zfl_scope_of(const zf_causal_config *c, int64_t i)
+{
+    const zfl_family_desc *family = zfl_causal_of(c);
+    return zfl_name_or(zfl_is_sparse(c, i) ? family->expert_scope : family->names.mlp, "mlp");
+}
+
 /* Layer i over the residual *x; y: what is to be added to it, and the same of this layer. */
 static zf_tensor zfl_add_layer(zf_tensor *x, zf_tensor y, const zfl_shared *all,
                                const zf_causal_inputs *in, const zf_causal_config *c, int64_t i)
 {
+    const double p = zfl_causal_of(c)->same_dropout ? c->attention_dropout : c->dropout;
     const zfl_names *names = &zfl_causal_of(c)->names;
     const zfl_norms *norms = zfl_norms_of(c);
     zf_graph *g = x->graph;
@@ -207,16 +234,15 @@ static zf_tensor zfl_add_layer(zf_tensor *x, zf_tensor y, const zfl_shared *all,
     y = zfl_attend(normed, all, in, c, i);
     zf_pop(g);
     if (norms->after_attention) y = zfl_norm_of(y, norms->after_attention, c);
-    first = y = zfl_drop_part(zf_causal_branch(y, in, i, c->layers, 0), c->dropout, c);
+    first = y = zfl_drop_part(zf_causal_branch(y, in, i, c->layers, 0), p, c);
     if (c->parallel == ZF_CAUSAL_PARALLEL) normed = zfl_norm_of(*x, norms->before_mlp, c);
     else if (!c->parallel) normed = zfl_add_norm(x, y, norms->before_mlp, c);
-    zf_push(g, "%s",
-            zfl_is_sparse(c, i) ? zfl_name_or(zfl_causal_of(c)->expert_scope, "mlp") : "mlp");
+    zf_push(g, "%s", zfl_scope_of(c, i));
     y = zfl_is_sparse(c, i) ? zfl_experts(normed, c, all->routers) : zfl_feed_forward(normed, c);
     zf_pop(g);
     if (norms->after_mlp) y = zfl_norm_of(y, norms->after_mlp, c);
     zf_pop(g);
-    y = zfl_drop_part(zf_causal_branch(y, in, i, c->layers, 1), c->dropout, c);
+    y = zfl_drop_part(zf_causal_branch(y, in, i, c->layers, 1), p, c);
     return c->parallel ? zf_add(first, y) : y;
 }
 
@@ -237,7 +263,7 @@ static void zfl_add_alibi(zf_tensor *mask, const zf_causal_config *c, const zf_c
     const bool decodes = zf_valid(in->decode.past);
     const int64_t tokens = zf_tensor_shape(in->input_ids).dims[1];
     const zf_tensor alibi =
-        zfl_alibi(in->input_ids.graph, c->heads, decodes ? in->decode.shape.context : tokens,
+        zfl_alibi(in->input_ids.graph, c, decodes ? in->decode.shape.context : tokens,
                   decodes ? ZF_NONE : in->attention_mask);
     *mask = zf_valid(*mask) ? zf_add(alibi, *mask) : alibi;
 }

@@ -74,7 +74,7 @@ const zf_model *zf_causal_model(void)
             .within = "language_model.",
             .others = {"vision_tower.", "multi_modal_projector.", "visual."},
             .words = "model.embed_tokens.weight",
-            .other_words = "transformer.word_embeddings.weight",
+            .other_words = {"transformer.word_embeddings.weight", "transformer.wte.weight"},
             .head = "lm_head.weight",
             .score = "score.weight",
             .inside = {"layers.", "embed_tokens.", "norm.", "gpt_neox.", "transformer."},

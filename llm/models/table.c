@@ -5,16 +5,27 @@
 /* ----------------------------------------------------------------------------------- families */
 
 static const zfl_family_desc *const zfl_causal_families[ZF_CAUSAL_FAMILIES] = {
-    [ZF_CAUSAL_LLAMA] = &zfl_llama,         [ZF_CAUSAL_MISTRAL] = &zfl_mistral,
-    [ZF_CAUSAL_MINISTRAL] = &zfl_ministral, [ZF_CAUSAL_QWEN2] = &zfl_qwen2,
-    [ZF_CAUSAL_QWEN3] = &zfl_qwen3,         [ZF_CAUSAL_GEMMA3] = &zfl_gemma3,
-    [ZF_CAUSAL_GRANITE] = &zfl_granite,     [ZF_CAUSAL_OLMO2] = &zfl_olmo2,
-    [ZF_CAUSAL_SMOLLM3] = &zfl_smollm3,     [ZF_CAUSAL_PHI3] = &zfl_phi3,
-    [ZF_CAUSAL_GEMMA2] = &zfl_gemma2,       [ZF_CAUSAL_STARCODER2] = &zfl_starcoder2,
-    [ZF_CAUSAL_NEOX] = &zfl_neox,           [ZF_CAUSAL_FALCON] = &zfl_falcon,
-    [ZF_CAUSAL_MIXTRAL] = &zfl_mixtral,     [ZF_CAUSAL_QWEN2_MOE] = &zfl_qwen2_moe,
-    [ZF_CAUSAL_QWEN3_MOE] = &zfl_qwen3_moe, [ZF_CAUSAL_OLMOE] = &zfl_olmoe,
-    [ZF_CAUSAL_DEEPSEEK3] = &zfl_deepseek3, [ZF_CAUSAL_BLOOM] = &zfl_bloom};
+    [ZF_CAUSAL_LLAMA] = &zfl_llama,
+    [ZF_CAUSAL_MISTRAL] = &zfl_mistral,
+    [ZF_CAUSAL_MINISTRAL] = &zfl_ministral,
+    [ZF_CAUSAL_QWEN2] = &zfl_qwen2,
+    [ZF_CAUSAL_QWEN3] = &zfl_qwen3,
+    [ZF_CAUSAL_GEMMA3] = &zfl_gemma3,
+    [ZF_CAUSAL_GRANITE] = &zfl_granite,
+    [ZF_CAUSAL_OLMO2] = &zfl_olmo2,
+    [ZF_CAUSAL_SMOLLM3] = &zfl_smollm3,
+    [ZF_CAUSAL_PHI3] = &zfl_phi3,
+    [ZF_CAUSAL_GEMMA2] = &zfl_gemma2,
+    [ZF_CAUSAL_STARCODER2] = &zfl_starcoder2,
+    [ZF_CAUSAL_NEOX] = &zfl_neox,
+    [ZF_CAUSAL_FALCON] = &zfl_falcon,
+    [ZF_CAUSAL_MIXTRAL] = &zfl_mixtral,
+    [ZF_CAUSAL_QWEN2_MOE] = &zfl_qwen2_moe,
+    [ZF_CAUSAL_QWEN3_MOE] = &zfl_qwen3_moe,
+    [ZF_CAUSAL_OLMOE] = &zfl_olmoe,
+    [ZF_CAUSAL_DEEPSEEK3] = &zfl_deepseek3,
+    [ZF_CAUSAL_BLOOM] = &zfl_bloom,
+    [ZF_CAUSAL_MPT] = &zfl_mpt};
 
 static const zfl_family_desc *zfl_causal_of(const zf_causal_config *c)
 {
@@ -212,10 +223,10 @@ static const zf_config_nest zfl_causal_nests[] = {
     {.type = NULL}};
 
 static const zf_config_table zfl_members = {
-    .types = {"llama",       "mistral",    "ministral", "qwen2",       "qwen3",
-              "gemma3_text", "granite",    "olmo2",     "smollm3",     "phi3",
-              "gemma2",      "starcoder2", "gpt_neox",  "falcon",      "mixtral",
-              "qwen2_moe",   "qwen3_moe",  "olmoe",     "deepseek_v3", "bloom"},
+    .types = {"llama",       "mistral", "ministral", "qwen2",     "qwen3",     "gemma3_text",
+              "granite",     "olmo2",   "smollm3",   "phi3",      "gemma2",    "starcoder2",
+              "gpt_neox",    "falcon",  "mixtral",   "qwen2_moe", "qwen3_moe", "olmoe",
+              "deepseek_v3", "bloom",   "mpt"},
     .type = ZFL_AT(family),
     .bytes = sizeof(zf_causal_config),
     .defaults = &(const zf_causal_config){ZFL_DEFAULTS(10000, 1e-6, -1, -1, -1)},

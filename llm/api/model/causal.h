@@ -38,6 +38,7 @@ typedef enum zf_causal_family {
     ZF_CAUSAL_OLMOE,
     ZF_CAUSAL_DEEPSEEK3, /* refused: zf_config_load says why */
     ZF_CAUSAL_BLOOM,
+    ZF_CAUSAL_MPT,
     ZF_CAUSAL_FAMILIES
 } zf_causal_family;
 
@@ -67,6 +68,16 @@ typedef enum zf_causal_parallel {
     ZF_CAUSAL_PARALLEL_ONE_NORM
 } zf_causal_parallel;
 
+/* ALiBi (Press et al. 2022): which slopes heads have, and how numbers are rounded. */
+typedef enum zf_causal_alibi {
+    ZF_CAUSAL_NO_ALIBI,
+    ZF_CAUSAL_ALIBI, /* of Bloom */
+    /* The same slopes; slopes, places and their products are rounded to bf16, and divided by the
+     * root of a head's width, as scores are */
+    ZF_CAUSAL_ALIBI_FALCON,
+    ZF_CAUSAL_ALIBI_MPT /* other slopes where heads are no power of 2; padding has places too */
+} zf_causal_alibi;
+
 /* The configuration of a model, as zf_config_load sets it. A program may change members, of which
  * the family must have what it says; sizes that do not fit are an error of the graph. */
 typedef struct zf_causal_config {
@@ -87,7 +98,8 @@ typedef struct zf_causal_config {
     double score;               /* scores are multiplied by it instead; 0: they are not */
     double embedding, residual; /* what is read, and added in a layer, is multiplied by it; */
     double logits;              /* these are divided by it; 0: 1, of all three */
-    int64_t alibi;              /* attention has ALiBi, and there is no rope */
+    int64_t alibi;              /* a zf_causal_alibi; with one there is no rope */
+    double clip;                /* numbers of q, k and v are at most so far from 0; 0: any */
     int64_t rotated;            /* numbers of a head that rope rotates, the first ones; 0: all */
     int64_t activation;         /* a zf_activation */
     int64_t parallel;           /* a zf_causal_parallel */

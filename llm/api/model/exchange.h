@@ -6,8 +6,8 @@ enum { ZF_EXCHANGE_NAMES = 6 };
 typedef struct zf_exchange {
     const char *prefix; /* of most parameters: "bert."; files may lack it; NULL: there is none */
     /* The word embedding, and the weight of a head that may be tied to it. Files of tied models
-* have one or both. other_words: the word embedding of some of the models; NULL: of none. */
-    const char *words, *other_words, *head;
+ * have one or both. other_words: those of some of the models; NULL after the last */
+    const char *words, *other_words[ZF_EXCHANGE_NAMES], *head;
     const char *score; /* the weight that a model which scores has instead of a head; NULL: there is
                         * none */
     /* A bias that files have under two names, of which the second counts; NULL: none. If the head

@@ -144,6 +144,14 @@ CASES = {
                dict(hidden_size=24, n_layer=2, n_head=6, layer_norm_epsilon=1e-3)),
     "bloom4": ("bloom", True, torch.bfloat16, False, None,
                dict(hidden_size=16, n_layer=2, n_head=4, pad_token_id=0)),
+    "falconalibi": ("falcon", True, torch.float32, False, None,
+                    dict(hidden_size=18, num_attention_heads=6, multi_query=False, alibi=True,
+                         parallel_attn=False, ffn_hidden_size=20, bias=True)),
+    "mpt6": ("mpt", False, torch.float32, False, None,
+             dict(d_model=24, n_layers=2, n_heads=6, layer_norm_epsilon=1e-3,
+                  attn_config=dict(clip_qkv=1.5, softmax_scale=0.4))),
+    "mpt4": ("mpt", True, torch.bfloat16, False, None,
+             dict(d_model=16, n_layers=2, n_heads=4, pad_token_id=0)),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -274,6 +282,11 @@ def split_experts(tensors, name, kind):
         tensors[f"{at}{part}.weight"] = x
 
 
+def attention_of(name):
+    """transformers adds ALiBi of a Falcon twice in its eager attention, and once in the other."""
+    return "sdpa" if name == "falconalibi" else "eager"
+
+
 def make_case(name):
     kind, masked, dtype, old, shards, more = CASES[name]
     config = AutoConfig.for_model(kind, **{**SIZES, **more})
@@ -286,7 +299,7 @@ def make_case(name):
     if old:
         older(folder / "config.json")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
-                                                 attn_implementation="eager")
+                                                 attn_implementation=attention_of(name))
     model.config._experts_implementation = "eager"
     batch = make_batch(masked)
     out = model(**batch)
@@ -328,7 +341,7 @@ def make_part(name):
     if flat:
         flatten(folder / "config.json")
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float64,
-                                                        attn_implementation="eager")
+                                                        attn_implementation=attention_of(name))
     batch = make_batch(False)
     out = model(**batch)
     loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1),
@@ -347,7 +360,7 @@ def make_balanced(name, factor=0.5):
     padding, and what the gradient of `factor` times it is for the routers' weights."""
     folder, kind = HERE / name, CASES[name][0]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
-                                                 attn_implementation="eager")
+                                                 attn_implementation=attention_of(name))
     model.config._experts_implementation = "eager"
     out = model(**make_batch(CASES[name][1]), output_router_logits=True)
     (factor * out.aux_loss).backward()
@@ -421,7 +434,7 @@ def make_wide(name):
 def make_trained(name, steps=20):
     """trained.safetensors: F64 "losses" [20], of AdamW over one batch, each before its update."""
     kind = AutoModelForImageTextToText if name in PARTS else AutoModelForCausalLM
-    model = kind.from_pretrained(HERE / name, dtype=torch.float64, attn_implementation="eager")
+    model = kind.from_pretrained(HERE / name, dtype=torch.float64, attn_implementation=attention_of(name))
     model.config._experts_implementation = "eager"
     step = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3, weight_decay=0)
     batch, losses = make_batch(name in CASES and CASES[name][1]), []
@@ -441,7 +454,7 @@ def make_trained(name, steps=20):
 BALANCED = ("mixtral", "qwen3moe")
 WIDE = ("mixtral", "qwen2moe", "qwen3moe", "olmoe")
 TRAINED = (*CASES, *PARTS)
-PENALTY = {"bloom6": 1.3, "bloom4": 1.3, "llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
+PENALTY = {"falconalibi": 2.0, "mpt6": 1.3, "mpt4": 1.3, "bloom6": 1.3, "bloom4": 1.3, "llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
            "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3,
            "granite": 1.3, "olmo2": 1.3, "smollm3": 1.3, "phi3": 1.3, "gemma2": 1.3, "longrope": 1.3,
            "shortrope": 1.3, "starcoder2": 2.0, "neox": 2.0, "pythia": 2.0, "falcon40b": 2.0, "falcon7b": 2.0,
@@ -467,7 +480,7 @@ def make_generated(names):
         tensors = load_file(HERE / "generated.safetensors")
     for name in names:
         model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float64,
-                                                     attn_implementation="eager")
+                                                     attn_implementation=attention_of(name))
         model.config._experts_implementation = "eager"
         take_long_factors(model)
         rows, least = [], np.inf

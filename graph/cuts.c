@@ -117,12 +117,14 @@ static void zfi_cut_by_rows(const zf_graph *g, const zfi_node *node, zfi_cut_tex
 static bool zfi_cut_write(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
 {
     const zfi_record *record = g->records[node->op];
-    const zf_attribute *p = zfi_attribute_of(g, node, "p");
+    const zf_attribute *p = zfi_attribute_of(g, node, "p"),
+                       *lazy = zfi_attribute_of(g, node, "lazy");
     t->length = 0, t->text[0] = '\0';
     if ((p ? p->f > 0 : zfi_node_stream(g, node) >= 0) && !record->draws) return false;
     if (record->cuts) zfi_cut_put(t, record->cuts);
     else if (record->cut) record->cut(g, node, t);
     else if (record->traits & ZF_OP_ELEMENTWISE) zfi_cut_put(t, "... * -> ...");
+    else if (lazy && lazy->i) return false; /* its rows are numbers of whole tables */
     else if (record->traits & ZF_OP_UPDATE)
         zfi_cut_put(t, record->traits & ZF_OP_EFFECT ? "... * ->" : "... * -> ...");
     else if (record->traits & ZF_OP_BY_ROWS) zfi_cut_by_rows(g, node, t);

@@ -252,8 +252,8 @@ typedef enum zf_context_kind {
  * is of dimension 1 of inputs. Attention is as `kind` says. Parameters are equal on these ranks,
  * and their gradients are summed over them. Sums over tokens are made of `sections`, a balanced
  * tree, and have the bits of any number of ranks with as many sections. docs/axes.md has an
- * example. Requires: not zf_zero yet; after zf_autograd and the optimizer, where the step
- * trains. */
+ * example. Requires: no axis but tensor, of zf_cut with ZF_TOKENS_WHOLE; not zf_zero yet; after
+ * zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_context_desc {
     int32_t parts;    /* ranks along context; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
@@ -952,13 +952,14 @@ typedef struct zf_training {
     /* Ranks along the axis tensor, which share layers (zf_cut); 0: 1. zf_zero_desc.world is the
      * number of the other ones, those along data */
     int32_t tensor;
-    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `tensor`,
-     * `expert` and `stages` */
+    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `expert` */
     int32_t context;
-    zf_context_kind context_kind; /* what attention does where ranks share sequences */
+    /* What attention does where ranks share sequences; without them it must be 0. With
+     * ZF_CONTEXT_ULYSSES ranks have copies of key-value heads where there are fewer than sections */
+    zf_context_kind context_kind;
     /* "tensor" or "none": what ranks along tensor have between the layers that they share, a part
      * of the tokens each or all of them (zf_cut_desc.tokens); NULL: a part, where sections divide
-     * the tokens */
+     * the tokens. With context all of those of a rank along it, and "tensor" is an error */
     const char *sequence;
     /* Neighbours along data that share experts (zf_experts): a divisor of zf_zero_desc.world; 0:
      * 1 */

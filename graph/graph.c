@@ -39,6 +39,7 @@ typedef struct zfi_node {
     uint8_t role;  /* zfi_role: what the library has made it for; */
     int16_t stage; /* of a pipeline: 1 + that at which it is; 0: at all */
     uint8_t task;  /* of a pipeline: its section of the micro section, ZFI_TASK_F and so on */
+    uint8_t shared; /* dimensions of which ranks along tensor have a part, as a mask, on one rank too */
     int32_t of;    /* the parameter of a state with a role; 0: none */
     int32_t shown; /* an output: the tensor that it was made of, whatever passes made of that; */
     bool sums;     /* which was a sum over examples then (graph/parts.c) */
@@ -366,6 +367,8 @@ struct zf_graph {
     int32_t settled;  /* the number of parameters when their order was settled */
     uint32_t stages;
     zfi_other_axes axes;         /* of the ranks, besides data */
+    int32_t shares;              /* sections of what ranks along tensor share, of each rank; 0: 1 */
+    bool shares_tokens;          /* these sections are of tokens too */
     int32_t schedule, chunks; /* of stages: 1 + zf_pipe_kind, and of each rank; schedule 0: none */
     int32_t zero, world;   /* ZeRO stage and ranks along data; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */

@@ -20,7 +20,8 @@
  *     makes or gathers runs. A product that sums over runs in sections has as many, each section a
  *     part of each
  *   - a slice of a part makes a section of it, and a concat of all sections the part; what is
- *     computed of sections is of equal ones
+ *     computed of sections is of equal ones. A slice of whole runs is a slice of the whole; a concat
+ *     of parts of equal values has a run of each
  *   - addends reach what is linear in them alone, in f32 or f64: added to addends, times what is
  *     equal, in another form. Elsewhere the sum must be made before
  *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
@@ -433,15 +434,19 @@ static int32_t zfi_section_axis(const zfi_spreading *c)
                : -1;
 }
 
-/* One of equal sections of each rank's part. */
+/* One of equal sections of each rank's part, or whole runs of it: those of q, k or v. */
 static void zfi_spread_slice(zfi_spreading *c, int32_t axis)
 {
     const zfi_node *node = c->node;
     const zfi_spread *x = zfi_spread_arg(c, 0);
     const zfi_mesh mesh = zfi_mesh_of(c->graph);
     const int64_t start = ZF_INT(node, slice, start), size = node->shape.dims[axis],
-                  all = c->graph->nodes[node->args[0]].shape.dims[axis];
+                  all = c->graph->nodes[node->args[0]].shape.dims[axis], run = x->run[axis];
     c->out = *x;
+    if (run && size && size % run == 0 && start % run == 0) {
+        if (size == run) c->out.run[axis] = 0;
+        return;
+    }
     if (!size || all % size || start % size || x->section[axis].of || x->run[axis] ||
         x->whole[axis] ||
         (size < all && all / size % 2 && zfi_is_zigzag(mesh, zfi_axes_last(x->at[axis]))))
@@ -454,10 +459,26 @@ static void zfi_spread_slice(zfi_spreading *c, int32_t axis)
         c->out.section[axis].at = (int32_t)(start / size);
 }
 
+/* Parts of several values: each is a run. False: some are sections, or not cut alike. */
+static bool zfi_spread_concat_runs(zfi_spreading *c, int32_t axis)
+{
+    const zfi_spread *first = zfi_spread_arg(c, 0);
+    const int64_t size = c->graph->nodes[c->node->args[0]].shape.dims[axis];
+    if (c->node->arg_count < 2 || first->section[axis].of || first->run[axis] || first->whole[axis])
+        return false;
+    for (int32_t k = 1; k < c->node->arg_count; k++)
+        if (!zfi_same_spread(first, zfi_spread_arg(c, k)) ||
+            c->graph->nodes[c->node->args[k]].shape.dims[axis] != size)
+            return false;
+    c->out = *first, c->out.run[axis] = size;
+    return true;
+}
+
 /* All sections of each rank's part. */
 static void zfi_spread_concat(zfi_spreading *c, int32_t axis)
 {
     zfi_spread first = *zfi_spread_arg(c, 0);
+    if (zfi_spread_concat_runs(c, axis)) return;
     c->out = first, c->out.section[axis].of = c->out.section[axis].at = 0;
     for (int32_t k = 0; k < c->node->arg_count; k++) {
         first.section[axis].of = c->node->arg_count, first.section[axis].at = k;

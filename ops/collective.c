@@ -505,6 +505,7 @@ ZFI_OPERATOR(reduce_scatter, .infer = zfi_infer_reduce_scatter, .cpu = zfi_cpu_c
              .writes = zfi_writes_into_1, .linear_in = 1,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collective,
+             .cuts = "... -> ...",
              .views = zfi_views_into, .writes = zfi_writes_into_1,
              .linear_in = 1, .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
 ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collective,

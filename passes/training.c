@@ -43,10 +43,13 @@ static bool zfi_wants_cut(const zf_training *t)
     return zfi_tensor_sections(t) > 1 || t->tensor > 1;
 }
 
-/* What ranks along tensor have between the layers that they share. */
+static bool zfi_wants_context(const zf_training *t);
+
+/* What ranks along tensor have between the layers that they share. Of sequences that ranks along
+ * context share they have the same tokens. */
 static zf_cut_tokens zfi_tensor_tokens(const zf_training *t)
 {
-    if (!t->sequence) return ZF_TOKENS_FIT;
+    if (!t->sequence) return zfi_wants_context(t) ? ZF_TOKENS_WHOLE : ZF_TOKENS_FIT;
     return strcmp(t->sequence, "none") ? ZF_TOKENS_CUT : ZF_TOKENS_WHOLE;
 }
 
@@ -98,9 +101,19 @@ static zf_status zfi_pass_experts(zf_graph *g, const zf_training *t)
                                             .dispatch = t->expert_dispatch});
 }
 
+/* Sections of heads: ranks along tensor share them, and of `ulysses` those along context too. */
+static int32_t zfi_head_sections(const zf_training *t)
+{
+    const int64_t all = (int64_t)zfi_tensor_sections(t) *
+                        (t->context_kind == ZF_CONTEXT_ULYSSES ? zfi_context_sections(t) : 1);
+    return all < INT32_MAX ? (int32_t)all : INT32_MAX;
+}
+
+static bool zfi_wants_divide(const zf_training *t) { return zfi_head_sections(t) > 1; }
+
 static zf_status zfi_pass_divide(zf_graph *g, const zf_training *t)
 {
-    return zf_divide(g, zfi_tensor_sections(t));
+    return zfi_divide(g, zfi_tensor_sections(t), zfi_head_sections(t));
 }
 
 static bool zfi_wants_stages(const zf_training *t)
@@ -162,10 +175,11 @@ static bool zfi_has_halves(const zf_graph *g, const zf_training *t)
 static zf_status zfi_leave_out_fusions(zf_graph *g, zf_training *t, char without[ZFI_FUSE_NAMES])
 {
     const char *names = t->fuse.without ? t->fuse.without : "";
-    const bool tokens = zfi_wants_cut(t) && zfi_tensor_tokens(t) != ZF_TOKENS_WHOLE;
+    const bool tokens = zfi_wants_context(t) ||
+                        (zfi_wants_cut(t) && zfi_tensor_tokens(t) != ZF_TOKENS_WHOLE);
     if ((!zfi_wants_cut(t) && !zfi_wants_context(t)) || !strcmp(names, "all")) return ZF_OK;
     if (snprintf(without, ZFI_FUSE_NAMES, "%s%sqkv%s%s%s", names, *names ? "," : "",
-                 zfi_wants_cut(t) ? ",embedding" : "", zfi_wants_context(t) || tokens ? ",sums" : "",
+                 zfi_wants_cut(t) ? ",embedding" : "", tokens ? ",sums" : "",
                  tokens && zfi_has_halves(g, t) ? ",chain" : "") >= ZFI_FUSE_NAMES)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_fuse: without is too long");
     t->fuse.without = without;
@@ -305,8 +319,8 @@ static const zfi_pass zfi_ema_pass = {"ema", zfi_wants_ema, zfi_pass_ema};
 
 static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
-static const zfi_pass zfi_cut_passes[] = {{"context", zfi_wants_context, zfi_pass_context},
-                                          {"cut", zfi_wants_cut, zfi_pass_cut},
+static const zfi_pass zfi_cut_passes[] = {{"cut", zfi_wants_cut, zfi_pass_cut},
+                                          {"context", zfi_wants_context, zfi_pass_context},
                                           {"experts", zfi_wants_experts, zfi_pass_experts}};
 
 static const zfi_pass zfi_forward_passes[] = {
@@ -314,7 +328,7 @@ static const zfi_pass zfi_forward_passes[] = {
     {"lora", zfi_wants_lora, zfi_pass_lora},
     {"param_groups", zfi_wants_groups, zfi_pass_groups},
     {"fuse", zfi_wants_fuse, zfi_pass_fuse},
-    {"divide", zfi_wants_cut, zfi_pass_divide},
+    {"divide", zfi_wants_divide, zfi_pass_divide},
     {"precision", zfi_wants_precision, zfi_pass_precision},
     {"tile", zfi_wants_tile, zfi_pass_tile},
     {"autograd", zfi_wants_training, zfi_pass_autograd},
@@ -477,6 +491,10 @@ static zf_status zfi_check_sequence(zf_graph *g, const zf_training *t)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: sequence says what ranks along tensor have: it must be left out "
                         "without tensor and sections.tensor");
+    if (zfi_wants_context(t) && zfi_tensor_tokens(t) == ZF_TOKENS_CUT)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: ranks along context have parts of the tokens: sequence must be "
+                        "\"none\", or left out, with context and sections.context");
     return ZF_OK;
 }
 
@@ -495,10 +513,10 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: keep_gradients must be left out with stages: each micro-batch "
                         "has gradients of its own there");
-    if (zfi_wants_context(t) && (zfi_wants_cut(t) || zfi_wants_stages(t)))
+    if (t->context_kind && !zfi_wants_context(t))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: ranks along context share no layers yet: context and "
-                        "sections.context must be left out with tensor, sections.tensor or stages");
+                        "zf_passes: context_kind is of ranks that share sequences: it must be left "
+                        "out without context and sections.context");
     if (zfi_wants_context(t) && zfi_wants_experts(t))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: ranks along context share no experts yet: context and "

@@ -177,12 +177,10 @@ check 'a schedule without stages' fails 2 "gpt: pretrain: --pipe-schedule requir
 check 'more chunks than layers' fails 1 "gpt: zf_stages: 4 chunks of the ranks along pipe, and the graph \
 has 2 layers; each chunk has one or more" refused --seq 32 --ranks 2 --pipe 2 --micro-batches 2 --pipe-chunks 2 \
     --pipe-schedule interleaved
-check 'stages of sequences' fails 2 "gpt: pretrain: --context and --pipe exclude each other; $list" \
-    refused --ranks 4 --pipe 2 --context 2 --micro-batches 2
 check 'sections that context does not divide' fails 2 "gpt: pretrain: --sections context=S: S must be \
 a multiple of --context; $list" refused --ranks 2 --context 2 --sections context=3
-check 'sequences and layers' fails 2 "gpt: pretrain: --context and --tensor exclude each other; $list" \
-    refused --ranks 4 --context 2 --tensor 2
+check 'sequences and parts of tokens' fails 2 "gpt: pretrain: --sequence tensor excludes --context, which deals the \
+tokens: leave it out; $list" refused --ranks 4 --context 2 --tensor 2 --sequence tensor
 check 'gradients of stages' fails 2 "gpt: pretrain: --pipe excludes --dump-grads: stages have gradients of one micro-batch \
 at a time; $list" refused --ranks 2 --pipe 2 --micro-batches 2 --dump-grads "$work/gradients"
 check 'a form of attention of whole sequences' fails 2 "gpt: pretrain: --context-kind is for ranks that share \

@@ -285,7 +285,8 @@ TEST(spread_runs_and_sections_are_checked)
          "dimension 1 of %5 is a section of a rank's part"},
         {"%7 = slice %2 {axis=1 start=1 stop=3} : f32[2,2@context:0/2,4]\n",
          "a slice along it is one of equal sections of the part in one run"},
-        {"%7 = slice %3 {stop=4} : f32[4@context:0/2,4]\n",
+        {"%7 = slice %3 {stop=4} : f32[4@context:0/2,4]\n", "give f32[4@context,4]"},
+        {"%7 = slice %3 {start=2 stop=6} : f32[4@context,4]\n",
          "a slice along it is one of equal sections of the part in one run"},
         {"%7 = concat %6, %5 {axis=1} : f32[2,4@context,4]\n",
          "%6 is not section 0 of a part that is cut over context"},
@@ -367,6 +368,10 @@ TEST(spread_types_follow_from_operands)
         "%19 = slice %2 {axis=1 stop=4} : f32[4,4]+tensor+context\n"
         "%20 = softmax %16 : f32[4@tensor,4]\n"
         "%21 = all_to_all %1 {world=2 over=tensor} : f32[4,8@context]~tensor\n"
+        "%22 = input \"qkv\" : f32[4,6@tensor/2]\n"
+        "%23 = slice %22 {axis=1 start=2 stop=4} : f32[4,2@tensor]\n"
+        "%24 = slice %22 {axis=1 stop=4} : f32[4,4@tensor/2]\n"
+        "%25 = concat %23, %23, %23 {axis=1} : f32[4,6@tensor/2]\n"
         "output %8 \"y\"\n";
     char again[4000];
     zf_error error = {ZF_OK, ""};

@@ -56,6 +56,7 @@ static void zfi_repacked(zf_graph *g, int32_t id, int32_t flat, const int32_t th
         parts[k] =
             zfi_append_nodes(g, slice, zfi_with({.i = 0}, {.i = at}, {.i = at + count}), flat);
         parts[k] = zfi_deal_reshape(g, parts[k], shape);
+        g->nodes[parts[k]].shared = g->nodes[thirds[k]].shared;
         at += count;
     }
     n.attributes[ZF_AT_concat_axis].i = 2;
@@ -71,6 +72,7 @@ static bool zfi_split_packed(zf_graph *g, int32_t id, int32_t packed, int32_t th
                                      zfi_with({.i = 2}, {.i = zfi_third_at(g, node, packed, k)},
                                               {.i = zfi_third_at(g, node, packed, k + 1)}),
                                      packed);
+        g->nodes[thirds[k]].shared = g->nodes[packed].shared;
     }
     return thirds[ZFI_THIRDS - 1] != 0;
 }

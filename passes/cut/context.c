@@ -68,7 +68,8 @@ static void zfi_context_join(zfi_dealing *c, int32_t id, int32_t *pieces, int32_
 {
     zfi_tokens *y = &c->at[id];
     if (c->graph->error.status || c->graph->memory.failed) return;
-    if (y->sums) y->id = zfi_sum_sections(c, id, pieces, count, dtype);
+    if (y->sums)
+        y->id = zfi_sum_sections(c, id, pieces, count, y->wide && !y->narrow && !c->layer ? ZF_F32 : dtype);
     else if (count > 1 && y->cut >= 0) y->id = zfi_beside(c, id, pieces, count);
     else y->id = pieces[0];
 }
@@ -217,16 +218,36 @@ static bool zfi_context_is_loss(const zf_graph *g, int32_t id)
     return node->op == ZF_OP_output && node->role == ZFI_ROLE_LOSS;
 }
 
+/* The axis context, slower than tensor. */
+static void zfi_add_context_axis(zf_graph *g, int32_t ranks)
+{
+    zfi_other_axes *axes = &g->axes;
+    memmove(axes->axis + 1, axes->axis, (size_t)axes->count * sizeof *axes->axis);
+    axes->axis[0] = (zfi_other_axis){ZF_OVER_CONTEXT, ranks}, axes->count++;
+}
+
+/* Notes which values are read in f32 alone: their sums are not rounded before. */
+static void zfi_context_readers(zfi_dealing *c)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const bool wide = node->op == ZF_OP_cast && node->dtype == ZF_F32;
+        for (int32_t k = 0; k < node->arg_count; k++)
+            c->at[node->args[k]].wide |= wide, c->at[node->args[k]].narrow |= !wide;
+    }
+}
+
 static void zfi_context_run(zfi_dealing *c)
 {
     zf_graph *g = c->graph;
     int32_t *order = g->order;
+    zfi_context_readers(c);
     for (int32_t id = 0; id < c->count; id++)
         c->at[id].dim = -1, c->at[id].cut = ZFI_UNDEALT, c->at[id].shaped = c->at[id].first = -1;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status; i++) zfi_tokens_see(c, order[i]);
     if (g->error.status || g->memory.failed) return;
-    if (c->d.parts > 1 && zfi_axis_at(&g->axes, c->over) < 0)
-        g->axes.axis[g->axes.count++] = (zfi_other_axis){c->over, c->d.parts};
+    if (c->d.parts > 1 && !c->layer) zfi_add_context_axis(g, c->d.parts);
     if (c->d.parts > 1 && zfi_deals_zigzag(c)) g->axes.zigzag = true;
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
@@ -268,8 +289,13 @@ static zf_status zfi_check_context(zfi_dealing *c)
                         "zf_context: %d sections are not two for each of %d ranks, nor four, six, "
                         "...: zigzag deals them in two halves",
                         (int)c->d.sections, (int)c->d.parts);
-    if (g->axes.count)
-        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_context: the ranks have other axes already");
+    if (g->axes.count > 1 || (g->axes.count && g->axes.axis[0].over != ZF_OVER_TENSOR))
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "zf_context: the ranks have other axes than tensor already");
+    if (g->shares_tokens)
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "zf_context: ranks along tensor have parts of the tokens already: zf_cut with "
+                        "tokens=whole leaves them whole");
     if (c->sequence % c->d.sections || c->sequence / c->d.sections < 2)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_context: sequences of %lld tokens do not make %d sections of 2 tokens "
@@ -294,7 +320,8 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     scope = g->scope;
     zfi_set_apart(g);
     zfi_set_drops_apart(g, false);
-    if (c.d.kind != ZF_CONTEXT_ULYSSES) zfi_set_gradients_apart(g);
+    c.rows = c.d.kind != ZF_CONTEXT_ULYSSES;
+    if (c.rows) zfi_set_gradients_apart(g);
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);
     if (c.at && !g->error.status) zfi_context_run(&c);

@@ -31,7 +31,7 @@ static zf_status zfi_settle_sections(zf_graph *g, const char *pass, int32_t rank
 
 typedef struct zfi_dividing {
     zf_graph *graph;
-    int32_t sections;
+    int32_t sections, heads; /* of classes; of heads: ranks along two axes may share these */
 } zfi_dividing;
 
 /* A parameter with more rows than others, of words. What has some rows, as positions do, is not
@@ -101,9 +101,9 @@ static void zfi_divide_head(const zfi_dividing *s, int32_t id)
 static int64_t zfi_copies_of_heads(const zfi_dividing *s, const zfi_node *node)
 {
     const int64_t kv = node->op == ZF_OP_attention ? ZF_INT(node, attention, kv_heads) : 0;
-    if (kv < 1 || s->sections % kv || !zfi_attention_is_apart(node->arg_count, node->attributes))
+    if (kv < 1 || s->heads % kv || !zfi_attention_is_apart(node->arg_count, node->attributes))
         return 1;
-    return zfi_gcd(s->sections / kv, ZF_INT(node, attention, heads) / kv);
+    return zfi_gcd(s->heads / kv, ZF_INT(node, attention, heads) / kv);
 }
 
 /* Gives attention the copies. */
@@ -133,15 +133,15 @@ static void zfi_divide_nodes(const zfi_dividing *s)
         g->scope = node->scope, g->file = node->file, g->line = node->line;
         const int64_t copies = zfi_copies_of_heads(s, node);
         if (copies > 1) zfi_divide_attention(s, order[i], copies);
-        else if (zfi_has_sections_of_head(s, order[i])) zfi_divide_head(s, order[i]);
+        else if (s->sections > 1 && zfi_has_sections_of_head(s, order[i])) zfi_divide_head(s, order[i]);
         else zfi_push(&g->memory, g->order, order[i]);
     }
     zfi_array_free(&g->memory, order);
 }
 
-ZF_API zf_status zf_divide(zf_graph *g, int32_t sections)
+static zf_status zfi_divide(zf_graph *g, int32_t sections, int32_t heads)
 {
-    const zfi_dividing s = {g, sections};
+    const zfi_dividing s = {g, sections, heads};
     const char *scope;
     zf_status status = zfi_enter(g, "zf_divide", 0,
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_UPDATES | ZFI_STAGE_RANKS |
@@ -150,11 +150,16 @@ ZF_API zf_status zf_divide(zf_graph *g, int32_t sections)
     if (sections < 0)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_divide: %d sections; 0 or more are needed",
                         (int)sections);
-    if (sections < 2) return zfi_leave(g, 0);
+    if (heads < 2) return zfi_leave(g, 0);
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_divide_nodes(&s);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);
+}
+
+ZF_API zf_status zf_divide(zf_graph *g, int32_t sections)
+{
+    return zfi_divide(g, sections, sections);
 }

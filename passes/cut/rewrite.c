@@ -137,6 +137,7 @@ static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
     for (int32_t d = 0; d < node->shape.rank; d++) {
         const int32_t runs = c->at[zfi_class_of(c, id, d)].runs;
         if (!zfi_is_chosen(c, id, d)) continue;
+        node->shared |= (uint8_t)(1u << d);
         if (several && c->at[zfi_class_of(c, id, d)].padded)
             node->spread.whole[d] = node->shape.dims[d];
         node->shape.dims[d] = zfi_cut_size(c, id, d);
@@ -256,10 +257,13 @@ static int32_t zfi_parallel_pieces(zfi_parallel *c, int32_t id, int32_t l)
 }
 
 /* What readers of a sum read: the sum x of this rank over ranks, and what follows it, in the dtype
- * of before. */
+ * of before. Addends of 16 bits are added in f32; of counted rows all but one are 0. */
 static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, int32_t x, const zfi_before_cut *of)
 {
     zf_graph *g = c->graph;
+    if (x && c->d.parts > 1 && zfi_is_half(g->nodes[x].dtype) &&
+        !zfi_attribute_of(g, &g->nodes[id], "first"))
+        x = zfi_parallel_cast(g, x, ZF_F32);
     if (x && c->d.parts > 1)
         x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
                           zfi_with({.i = zfi_mesh_size(zfi_mesh_of(g), c->sums[id])},
@@ -289,6 +293,7 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
     zfi_before_cut *before = zfi_calloc(&g->memory, (size_t)c->count, sizeof *before);
     if (!before) return;
     zfi_add_tensor_axis(g, c->d.parts, c->groups);
+    g->shares = c->d.sections / c->d.parts;
     for (int32_t i = 0; i < zfi_len(order); i++)
         before[order[i]] = zfi_before_cut_of(g, &g->nodes[order[i]]);
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_attributes(c, order[i]);

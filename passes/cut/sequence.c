@@ -96,6 +96,7 @@ static void zfi_sequence(zfi_parallel *p)
     c.d = (zf_context_desc){.parts = p->d.parts, .sections = p->d.sections};
     c.count = zfi_len(g->nodes);
     if (!zfi_sequence_fits(p, c.sequence)) return;
+    g->shares_tokens = true;
     c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);
     room = zfi_calloc(&g->memory, 3 * (size_t)c.count, sizeof *room);
     if (c.at && room) {

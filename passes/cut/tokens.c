@@ -18,6 +18,7 @@ typedef struct zfi_tokens {
     int8_t cut;       /* the dimension of which a rank has a part; ZFI_UNDEALT */
     bool by_letter;   /* the node is cut by a letter: `wants`, `divided` and `shaped` are set */
     bool sums;        /* its value is a part of a sum */
+    bool wide, narrow; /* some readers make f32 of it; some do not */
     bool bare;        /* it is a product that sums over tokens, which becomes one with sections */
     bool light;       /* it is made of inputs alone: each rank has all of it */
     bool completes;   /* it adds what ranks have of a sum, and gives each its tokens */
@@ -47,6 +48,7 @@ typedef struct zfi_dealing {
      * on it */
     bool *layer, *sum, *forward;
     bool back; /* what is dealt now is for the backward pass */
+    bool rows; /* rows that are counted are cut, each with its number */
     zfi_tokens *at;   /* by node */
     int8_t *wants;
     int32_t *pieces;
@@ -68,7 +70,7 @@ static bool zfi_tokens_cuts(const zfi_dealing *c, int32_t id, bool bare, zfi_cut
     zfi_node node = c->graph->nodes[id];
     const zfi_record *record = c->graph->records[node.op];
     zf_attribute *of = zfi_attribute_in(record, node.attributes, "of");
-    if (of && !of->i && c->d.kind != ZF_CONTEXT_ULYSSES) of->i = c->sequence; /* as it becomes */
+    if (of && !of->i && c->rows) of->i = c->sequence; /* as it becomes */
     if (!bare) return zfi_cut_of(c->graph, &node, cuts);
     if (!zfi_may_have_sections(c->graph, &node) || node.arg_count > 2) return false;
     zfi_attribute_in(record, node.attributes, "sections")->i = c->d.sections;
@@ -92,7 +94,7 @@ static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t 
 {
     return l >= 0 && !cuts->letter[l].whole &&
            (cuts->letter[l].first < 0 ||
-            (c->d.kind != ZF_CONTEXT_ULYSSES && zfi_has_letter(cuts, ZFI_CUT_RESULT, l))) &&
+            (c->rows && zfi_has_letter(cuts, ZFI_CUT_RESULT, l))) &&
            cuts->letter[l].most % c->d.sections == 0 && cuts->letter[l].size > c->d.sections;
 }
 
@@ -111,18 +113,38 @@ static int32_t zfi_letter_of_tokens(const zfi_dealing *c, const zfi_node *node, 
     return zfi_letter_fits(c, cuts, l) ? l : -1;
 }
 
+/* Sections of a dimension of a value that ranks along tensor have besides: those of a rank, whose
+ * heads are fewer with more ranks. What is cut does not depend on their number. */
+static int64_t zfi_shares_of(const zfi_dealing *c, int32_t id, int32_t d)
+{
+    return c->graph->nodes[id].shared >> d & 1 ? zfi_max(c->graph->shares, 1) : 1;
+}
+
+/* The letter may be cut into sections of each of `shares` parts. */
+static bool zfi_letter_is_shared(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l,
+                                 int64_t shares)
+{
+    return cuts->letter[l].most % (shares * c->d.sections) == 0 &&
+           cuts->letter[l].size > shares * c->d.sections;
+}
+
 /* The letter along which all operands that are cut are cut already, and the result would be; -1. */
 static int32_t zfi_letter_of_all(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
 {
     int32_t l = -1;
+    int64_t shares = 1;
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++) {
         const zfi_tokens *x = &c->at[node->args[k]];
         if (x->cut == ZFI_UNDEALT) continue;
         if (x->cut == x->dim || !cuts->given[k]) return -1;
         if (l >= 0 && cuts->at[k][x->cut] != l) return -1;
         l = cuts->at[k][x->cut];
+        shares = zfi_max(shares, zfi_shares_of(c, node->args[k], x->cut));
     }
-    return zfi_letter_fits(c, cuts, l) && zfi_has_letter(cuts, ZFI_CUT_RESULT, l) ? l : -1;
+    return zfi_letter_fits(c, cuts, l) && zfi_has_letter(cuts, ZFI_CUT_RESULT, l) &&
+                   zfi_letter_is_shared(c, cuts, l, shares)
+               ? l
+               : -1;
 }
 
 /* The letter of the first operand's tokens, where the result has it: rows of attention, for which
@@ -139,9 +161,10 @@ static int32_t zfi_letter_of_rows(const zfi_dealing *c, const zfi_node *node, co
 }
 
 /* A letter of the first operand that is cut, which has tokens, other than these, that the result
- * has too: heads; -1: there is none. */
+ * has too: heads; -1: there is none. Attention has no other choice. */
 static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
 {
+    const bool product = c->graph->records[node->op]->traits & ZF_OP_PRODUCT;
     int32_t k = 0;
     while (k < node->arg_count && c->at[node->args[k]].cut == ZFI_UNDEALT) k++;
     if (k == node->arg_count || k >= ZFI_CUT_RESULT || !cuts->given[k] ||
@@ -150,6 +173,7 @@ static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, c
     for (int32_t d = c->at[node->args[k]].shape.rank; zfi_down(d);) {
         const int32_t l = cuts->at[k][d];
         if (d != c->at[node->args[k]].dim && zfi_letter_fits(c, cuts, l) &&
+            (product || zfi_letter_is_shared(c, cuts, l, zfi_shares_of(c, node->args[k], d))) &&
             (cuts->flat[ZFI_CUT_RESULT][0] || zfi_has_letter(cuts, ZFI_CUT_RESULT, l)))
             return l;
     }
@@ -239,6 +263,18 @@ static bool zfi_sum_is_larger(const zfi_dealing *c, int32_t id, const zfi_cuts *
 
 /* ---------------------------------------------------------------------------------- each node */
 
+/* The letter of counted rows, where there are too few heads: of a rotation. */
+static int32_t zfi_choose_rows(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
+{
+    int32_t l;
+    c->rows = true;
+    l = zfi_tokens_cuts(c, id, false, cuts)
+            ? zfi_letter_of_rows(c, &c->graph->nodes[id], cuts)
+            : -1;
+    c->rows = false;
+    return l;
+}
+
 /* Chooses the letter by which the node is cut. */
 static int32_t zfi_tokens_choose(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
 {
@@ -255,8 +291,9 @@ static int32_t zfi_tokens_choose(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
     if (l >= 0) zfi_tokens_give(c, node, cuts, l);
     if (l >= 0 || c->layer) return l;
     if (!zfi_tokens_cuts(c, id, false, cuts)) return -1;
-    return c->d.kind == ZF_CONTEXT_ULYSSES ? zfi_letter_of_heads(c, node, cuts)
-                                           : zfi_letter_of_rows(c, node, cuts);
+    if (c->rows) return zfi_letter_of_rows(c, node, cuts);
+    l = zfi_letter_of_heads(c, node, cuts);
+    return l >= 0 || zfi_has(c->graph, id, ZF_OP_PRODUCT) ? l : zfi_choose_rows(c, id, cuts);
 }
 
 /* ----------------------------------------------------------------------------- between layers */

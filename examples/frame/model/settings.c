@@ -360,8 +360,8 @@ static const char *wrong_context(const settings *o)
                            : NULL;
     if (t->context > 1 && t->sections.context && t->sections.context % t->context)
         return "--sections context=S: S must be a multiple of --context";
-    if (t->tensor > 1 || t->sections.tensor > 1) return "--context and --tensor exclude each other";
-    if (t->stages.ranks > 1) return "--context and --pipe exclude each other";
+    if (t->sequence && !strcmp(t->sequence, "tensor"))
+        return "--sequence tensor excludes --context, which deals the tokens: leave it out";
     if (t->context_kind && o->device.kind != DEVICE_CPU)
         return "--context-kind gather and zigzag are for --device cpu";
     if (o->memory) return "--context and --memory exclude each other";

@@ -145,7 +145,7 @@ CASES = {
     "bloom4": ("bloom", True, torch.bfloat16, False, None,
                dict(hidden_size=16, n_layer=2, n_head=4, pad_token_id=0)),
     "falconalibi": ("falcon", True, torch.float32, False, None,
-                    dict(hidden_size=18, num_attention_heads=6, multi_query=False, alibi=True,
+                    dict(hidden_size=32, num_attention_heads=16, multi_query=False, alibi=True,
                          parallel_attn=False, ffn_hidden_size=20, bias=True)),
     "mpt6": ("mpt", False, torch.float32, False, None,
              dict(d_model=24, n_layers=2, n_heads=6, layer_norm_epsilon=1e-3,

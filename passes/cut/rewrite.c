@@ -188,6 +188,13 @@ static int32_t zfi_parallel_activate(zfi_parallel *c, int32_t id, int32_t x,
     return zfi_append_op(g, activation->op, &x, 1, zfi_with({.i = activation->form}));
 }
 
+/* Sections of the letter that a rank has: all of its own, or of fewer heads of keys as many as
+ * divide them on any number of ranks. */
+static int32_t zfi_sections_of(const zfi_parallel *c, const zfi_cuts *cuts, int32_t l)
+{
+    return (int32_t)zfi_gcd(cuts->letter[l].most, c->d.sections / c->d.parts);
+}
+
 /* The letter over which the node sums with a node for each section, as zfi_before_cut. */
 static int32_t zfi_letter_of_pieces(zfi_parallel *c, int32_t id)
 {
@@ -200,8 +207,7 @@ static int32_t zfi_letter_of_pieces(zfi_parallel *c, int32_t id)
     if (whole || !zfi_cut_of(g, node, &cuts)) return 0;
     for (int32_t l = 0; l < cuts.letters; l++)
         if (cuts.letter[l].first < 0 && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT) &&
-            zfi_letter_parts(c, id, &cuts, l) &&
-            cuts.letter[l].most % (c->d.sections / c->d.parts) == 0)
+            zfi_letter_parts(c, id, &cuts, l) && zfi_sections_of(c, &cuts, l) > 1)
             return 1 + l;
     return 0;
 }
@@ -244,10 +250,10 @@ static int32_t zfi_parallel_piece(zf_graph *g, int32_t id, const zfi_cuts *cuts,
 static int32_t zfi_parallel_pieces(zfi_parallel *c, int32_t id, int32_t l)
 {
     zf_graph *g = c->graph;
-    const int32_t count = c->d.sections / c->d.parts;
-    int32_t *pieces, x = 0;
+    int32_t *pieces, count, x = 0;
     zfi_cuts cuts;
     if (!zfi_cut_of(g, &g->nodes[id], &cuts)) return 0;
+    count = zfi_sections_of(c, &cuts, l);
     pieces = zfi_calloc(&g->memory, (size_t)count, sizeof *pieces);
     if (!pieces) return 0;
     for (int32_t j = 0; j < count; j++) pieces[j] = zfi_parallel_piece(g, id, &cuts, l, j, count);

@@ -887,6 +887,7 @@ TEST_ONCE(tensor_norms_of_heads)
     heads = 8, heads_of_keys = width = 4;
     how = (zf_training){.clip = 0.05};
     check_tokens(t, QWEN, 2, 4, -1);
+    check_model(t, QWEN, 2, 8); /* in more sections than heads of keys */
     how = (zf_training){.sequence = "none", .precision.dtype = ZF_BF16};
     check_model(t, QWEN, 2, 2);
     heads = 4, heads_of_keys = 2, width = 8;
@@ -1272,6 +1273,17 @@ TEST_ONCE(tensor_refuses_copies_that_ranks_do_not_share)
     check_refused(t, text,
                   "has 4 key-value heads, and there are 6 ranks: one of these must divide the "
                   "other, for all attention alike");
+}
+
+/* Two heads of keys of which attention has copies, and four of two copies, have norms. */
+TEST_ONCE(tensor_refuses_one_head_with_norms)
+{
+    char *text = model_text(QWEN, BATCH);
+    test_defer(t, free, text);
+    how = (zf_training){.tensor = 2, .sections.tensor = 4, .optimizer = ZF_LAMB};
+    check_refused(t, text,
+                  "zf_cut: \"model.layers.0.self_attn.k_proj.weight\" is of 2 key-value heads "
+                  "with norms, of which each rank needs two or more, and there are 2 ranks");
 }
 
 /* Of 66 words in 64 sections of two, 31 would have none. */

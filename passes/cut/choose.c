@@ -52,7 +52,7 @@ static void zfi_parallel_chain(zfi_parallel *c)
 }
 
 /* Others have copies of its heads, and it is cut where these are. One head is not cut. */
-static bool zfi_has_copies(const zfi_cut_class *k) { return k->copies && k->most > 1; }
+static bool zfi_has_copies(const zfi_cut_class *k) { return k->copies && k->heads > 1; }
 
 /* The class is cut, or will be where its copies are. */
 static bool zfi_is_cut_or_copied(zfi_parallel *c, const zfi_cut_class *k)
@@ -88,22 +88,46 @@ static void zfi_parallel_keep_copies(zfi_parallel *c)
         }
 }
 
+/* The name of a parameter of the class, of weights if it has any; NULL: there is none. */
+static const char *zfi_name_in_class(const zfi_parallel *c, const zfi_cut_class *k)
+{
+    const char *name = NULL;
+    for (int32_t place = k->first; place; place = c->next[place - 1]) {
+        const zfi_node *node = &c->graph->nodes[(place - 1) / ZF_MAX_RANK];
+        if (node->op == ZF_OP_param && (!name || node->shape.rank > 1)) name = node->name;
+    }
+    return name;
+}
+
+/* The error that ranks cannot share the heads of which there are copies. */
+static void zfi_refuse_heads(zfi_parallel *c, int32_t node, const zfi_cut_class *k)
+{
+    zf_graph *g = c->graph;
+    const char *op = g->records[g->nodes[node].op]->name, *name = zfi_name_in_class(c, k);
+    if (k->most < k->heads && k->heads % c->d.parts == 0)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_cut: \"%.200s\" is of %lld key-value heads with norms, of which each rank "
+                 "needs two or more, and there are %d ranks",
+                 name ? name : op, (long long)k->heads, (int)c->d.parts);
+    else
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_cut: %s %%%d has %lld key-value heads, and there are %d ranks: one of "
+                 "these must divide the other, for all attention alike",
+                 op, (int)node, (long long)k->heads, (int)c->d.parts);
+}
+
 /* Of heads that there are fewer of than ranks, ranks have copies. */
 static void zfi_parallel_choose_heads(zfi_parallel *c)
 {
-    zf_graph *g = c->graph;
+    const zf_graph *g = c->graph;
     for (int32_t place = 0; place < c->count * ZF_MAX_RANK && !g->error.status; place++) {
         zfi_cut_class *k = &c->at[place];
         if (k->parent != place || !zfi_has_copies(k)) continue;
         k->chosen = c->at[zfi_class_root(c, k->copies - 1)].chosen;
         k->parts = zfi_gcd(k->most, c->d.parts);
         if (!k->chosen || k->parts == c->d.parts) continue;
-        if (k->parts != k->most || (c->groups && c->groups != k->parts))
-            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                     "zf_cut: %s %%%d has %lld key-value heads, and there are %d ranks: one of "
-                     "these must divide the other, for all attention alike",
-                     g->records[g->nodes[place / ZF_MAX_RANK].op]->name, (int)(place / ZF_MAX_RANK),
-                     (long long)k->most, (int)c->d.parts);
+        if (k->parts != k->heads || (c->groups && c->groups != k->parts))
+            zfi_refuse_heads(c, place / ZF_MAX_RANK, k);
         c->groups = (int32_t)k->parts;
     }
 }

@@ -16,6 +16,7 @@ typedef struct zfi_cut_class {
     int64_t most;     /* it may be cut into divisors of this */
     int64_t parts;    /* into which it is cut, if it is chosen */
     int32_t copies;   /* a place of the class with copies of its heads, 1 + its index; 0: none */
+    int64_t heads;    /* of which there are copies; a part has whole ones, two or more of some */
     int32_t twin;     /* a place of the class that is cut with it, 1 + its index; 0: none */
     int32_t runs;     /* of the letter that it has; 0: 1 */
     int64_t free;     /* the same, apart from what its own size allows; 0: all */
@@ -65,7 +66,7 @@ static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
         to->free = zfi_gcd(to->free, from->free), to->padded |= from->padded;
         to->second |= from->second, to->plain |= from->plain;
         if (!to->runs) to->runs = from->runs;
-        if (!to->copies) to->copies = from->copies;
+        if (!to->copies) to->copies = from->copies, to->heads = from->heads;
         if (!one) to->twin = other;
         if (!one || !other) return;
         a = zfi_class_root(c, one - 1), b = zfi_class_root(c, other - 1);
@@ -249,7 +250,7 @@ static void zfi_parallel_copies(zfi_parallel *c, int32_t id)
     few = &c->at[zfi_class_of(c, heads, last)], many = &c->at[zfi_class_of(c, copies, last)];
     few->most = zfi_gcd(few->most, count);
     many->most = zfi_gcd(many->most, count * ZF_INT(node, repeat, copies));
-    few->copies = 1 + copies * ZF_MAX_RANK + last;
+    few->copies = 1 + copies * ZF_MAX_RANK + last, few->heads = count;
 }
 
 /* Dimensions without a letter are not cut. */

@@ -107,6 +107,7 @@ TEST(context_cuts_are_checked)
         {TRAINS "context parts=2; context parts=2", "zf_context: the ranks have other axes than tensor already"},
     };
     char text[TEXT];
+    zf_plan plan;
     write_model(text, "f32");
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong && !t->failed; k++)
         check_refused(t, text, wrong[k].passes, wrong[k].error);
@@ -116,6 +117,20 @@ TEST(context_cuts_are_checked)
     check_refused(t, text, TRAINS "context parts=8",
                   "zf_context: attention %5 cannot be cut into 8 parts, neither by tokens nor by "
                   "heads: heads and key-value heads must be multiples of that");
+    source = "%1 = param \"e\" : $[11,8]\n%2 = input \"tokens\" : i32[4,16]\n"
+             "%3 = gather_rows %1, %2 : $[4,16,8]\n"
+             "%4 = constant {values=[16,1,0,1,0,1,0,0]} : i32[8]\n"
+             "%5 = attention %3, %3, %3, %4 {heads=2 scale=0.5 block=16 layouts=1} : $[4,16,8]\n"
+             "%6 = reshape %5 {shape=[64,8]} : $[64,8]\n%7 = input \"labels\" : i32[4,16]\n"
+             "%8 = reshape %7 {shape=[64]} : i32[64]\n%9 = input \"weight\" : @[]\n"
+             "%10 = head_loss %6, %1, %8, %9 {ignore=-100} : @[]\noutput %10 \"loss\" role=loss\n"
+             "%11 = input \"lr\" : @[]\n";
+    write_model(text, "f32");
+    source = NULL;
+    check_refused(t, text, TRAINS "context parts=2",
+                  "zf_context: attention %5 has a block mask, which is not cut by heads: kind=gather "
+                  "or kind=zigzag cuts it by its queries");
+    plan_after(t, text, TRAINS "context parts=2 kind=gather", &plan);
     check_refused(t,
                   "%1 = input \"x\" : f32[3,8]\n%2 = param \"g\" : f32[8]\n"
                   "%3 = residual_norm %1, %1, %2 {p=0.5 stream=1 form=rms} : f32[3,8]\n"

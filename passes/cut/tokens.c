@@ -160,8 +160,8 @@ static int32_t zfi_letter_of_rows(const zfi_dealing *c, const zfi_node *node, co
     return -1;
 }
 
-/* A letter of the first operand that is cut, which has tokens, other than these, that the result
- * has too: heads; -1: there is none. Attention has no other choice. */
+/* A letter of the first operand that is cut, which has tokens, other than these and examples, that
+ * the result has too: heads; -1: there is none. Attention has no other choice. */
 static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts)
 {
     const bool product = c->graph->records[node->op]->traits & ZF_OP_PRODUCT;
@@ -170,7 +170,7 @@ static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, c
     if (k == node->arg_count || k >= ZFI_CUT_RESULT || !cuts->given[k] ||
         c->at[node->args[k]].dim < 0)
         return -1;
-    for (int32_t d = c->at[node->args[k]].shape.rank; zfi_down(d);) {
+    for (int32_t d = c->at[node->args[k]].shape.rank; zfi_down(d) && d;) {
         const int32_t l = cuts->at[k][d];
         if (d != c->at[node->args[k]].dim && zfi_letter_fits(c, cuts, l) &&
             (product || zfi_letter_is_shared(c, cuts, l, zfi_shares_of(c, node->args[k], d))) &&
@@ -367,8 +367,14 @@ static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
     zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
     const char *name = g->records[node->op]->name;
-    const zf_attribute *p = zfi_attribute_of(g, node, "p");
-    if (zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node))
+    const zf_attribute *p = zfi_attribute_of(g, node, "p"),
+                       *block = zfi_attribute_of(g, node, "block");
+    if (c->d.kind == ZF_CONTEXT_ULYSSES && block && block->i && zfi_reads_tokens(c, node))
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_context: %s %%%d has a block mask, which is not cut by heads: kind=gather or "
+                 "kind=zigzag cuts it by its queries",
+                 name, (int)id);
+    else if (zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node))
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  c->d.kind == ZF_CONTEXT_ULYSSES
                      ? "zf_context: %s %%%d cannot be cut into %d parts, neither by tokens nor by "

@@ -541,6 +541,12 @@ is 'search: its best layout fits' "$?" 0
 # shellcheck disable=SC2046,SC2086
 "$plan" $search $(found 1 options) --memory $(($(found 1 peak) - 1)) > /dev/null 2>&1
 is 'search: into no byte less' "$?" 1
+unsaid=${search% --precision bf16}
+# shellcheck disable=SC2086
+"$plan" $unsaid --search --device 48M --global-batch 64 --pipe 4 --zero 1 --json > "$work/search"
+# shellcheck disable=SC2046,SC2086
+planned $unsaid $(found 1 options)
+is 'search: a row without --precision is a plan, to the byte' "$(of peak)" "$(found 1 peak)"
 # shellcheck disable=SC2086
 "$plan" $search --search --device 48M --global-batch 64 --pipe 4 --tensor 2 --zero 1 --json > "$work/search"
 is 'search: of what is given' "$(found '1,$' options | sed 's/ --schedule [^ ]*//; s/ --batch.*//' |

@@ -145,7 +145,8 @@ static void settle_defaults(options *o)
 {
     const bool large = o->fit || o->search;
     if (!o->batch) o->batch = large ? 1 : 8;
-    if (o->t.precision.dtype == NOT_GIVEN) o->t.precision.dtype = large ? ZF_BF16 : ZF_F32;
+    o->given_precision = o->t.precision.dtype != NOT_GIVEN;
+    if (!o->given_precision) o->t.precision.dtype = large ? ZF_BF16 : ZF_F32;
     if (!o->examples && o->search) o->examples = 2 * (o->world ? o->world : 1);
     o->given_pipe = o->t.stages.ranks, o->given_micro_batches = o->t.zero.micro_batches;
     if (o->fit && !o->t.recompute.mode && !o->t.recompute.bytes)

@@ -22,6 +22,7 @@ typedef struct options {
     int64_t steps, recipe;             /* recipe 1: bert44 */
     char defaults[PLAN_DEFAULTS][16];  /* of the recipe */
     int64_t given_pipe, given_micro_batches; /* as they are given; 0: they are not */
+    bool given_precision;
     int64_t link, between;        /* bytes a second, in place of the cost table's; 0: that */
     const char *schedule_name;
     zf_pipe schedule;     /* that of schedule_name */

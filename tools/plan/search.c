@@ -426,18 +426,20 @@ static const char *bound_of(const finder *f, const found *row)
     return (double)row->peak > 0.9 * (double)f->o->device ? "memory" : "computing";
 }
 
-/* The options by which zf-plan plans it. */
-static const char *options_text(char text[200], const layout *l)
+/* The options by which zf-plan plans it, besides those that are given: a search is of bf16 where no
+ * precision is. */
+static const char *options_text(char text[200], const finder *f, const layout *l)
 {
     char chunks[12] = "", experts[32] = "";
     if (l->kind == ZF_PIPE_INTERLEAVED) snprintf(chunks, sizeof chunks, "=%d", (int)l->chunks);
     if (l->expert > 1) snprintf(experts, sizeof experts, " --expert %lld", (long long)l->expert);
     snprintf(text, 200,
-             "--tensor %lld --pipe %lld%s%s%s%s --zero %d --batch %lld --micro-batches %lld%s",
+             "--tensor %lld --pipe %lld%s%s%s%s --zero %d --batch %lld --micro-batches %lld%s%s",
              (long long)l->tensor, (long long)l->pipe, experts, l->kind ? " --schedule " : "",
              l->kind ? zf_pipe_kind_name(l->kind) : "", chunks, (int)l->stage,
              (long long)l->batch, (long long)l->micro_batches,
-             l->recompute ? " --recompute layers" : "");
+             l->recompute ? " --recompute layers" : "",
+             f->o->given_precision ? "" : " --precision bf16");
     return text;
 }
 
@@ -447,7 +449,7 @@ static void print_row(const finder *f, const found *row)
     printf("%12.4g%8.1f%%%8.1f%%%12s%8.1f%%  %-9s  %s\n", row->seconds, 100 * row->traffic,
            100 * row->idle, human(bytes, (double)row->peak),
            100 * (double)row->peak / (double)f->o->device, bound_of(f, row),
-           options_text(text, &row->of));
+           options_text(text, f, &row->of));
 }
 
 static void print_rows(const finder *f)
@@ -468,7 +470,7 @@ static void put_row(zf_json_writer *w, const finder *f, const found *row)
 {
     char text[200];
     zf_json_begin_object(w);
-    zf_json_put_key(w, "options"), zf_json_put_string(w, options_text(text, &row->of));
+    zf_json_put_key(w, "options"), zf_json_put_string(w, options_text(text, f, &row->of));
     plan_put_bytes(w, "tensor", (size_t)row->of.tensor),
         plan_put_bytes(w, "pipe", (size_t)row->of.pipe);
     plan_put_bytes(w, "data", (size_t)row->of.data),

@@ -38,8 +38,8 @@
  *
  * It runs on the CPU, in f32, bf16 and f16 (f64 by slow reference kernels), and on one GPU
  * (zeroflow_cuda.cu; f32, bf16, f16). Ranks by NCCL (zeroflow_nccl.c) are tested on the CPU; they
- * have not been run on several GPUs. There are no convolutions, no dynamic shapes, and no control
- * flow in a graph: another shape is another graph over the same parameters (zf_store).
+ * have not been run on several GPUs. There are no dynamic shapes, and no control flow in a graph:
+ * another shape is another graph over the same parameters (zf_store).
  *
  * THE REST OF THE MANUAL
  *

@@ -45,6 +45,7 @@ typedef struct zfi_node {
     bool sums;     /* which was a sum over examples then (graph/parts.c) */
     bool untold;   /* or of which was not known what the values of several parts make */
     bool recompute; /* recomputes another node's value; not counted as work of the model */
+    bool dealt;     /* several ranks exchange it before a reader; of one rank too (deal.c) */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of an operator with NAMED, else NULL */
     const char *scope; /* where it was built; "" at the top */

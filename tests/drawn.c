@@ -15,7 +15,7 @@
 
 enum { RUNS = 4, SEED = 17143, STEPS = 2, LAYERS = 4, HEADS = 4, MOST_RANKS = 16, MOST = 1 << 14 };
 
-typedef enum kind { LLAMA, LLAMA_TIED, QWEN2, QWEN3, GPT, BERT, KINDS } kind;
+typedef enum kind { LLAMA, LLAMA_TIED, QWEN2, QWEN3, OLMO2, MIXTRAL, GPT, BERT, KINDS } kind;
 
 /* How ranks share a run; `pipe` is the slowest axis, and tensor the fastest. */
 typedef struct drawn {
@@ -87,8 +87,8 @@ static drawn draw(void)
 
 static void say(const drawn *d, char text[300])
 {
-    static const char *const names[KINDS] = {"Llama", "tied Llama", "Qwen2", "Qwen3", "GPT",
-                                             "BERT"},
+    static const char *const names[KINDS] = {"Llama", "tied Llama", "Qwen2", "Qwen3", "OLMo 2",
+                                             "Mixtral", "GPT", "BERT"},
                              *const kinds[] = {"ulysses", "gather", "zigzag"};
     snprintf(
         text, 300,
@@ -120,11 +120,13 @@ static zf_tensor build(zf_graph *g, const drawn *d)
         b.vocab = d->words, b.hidden = 16, b.layers = LAYERS, b.heads = HEADS, b.intermediate = 32;
         b.positions = 16, b.dropout = b.attention_dropout = 0;
         bert_build(g, &b, &shape, false);
-    } else if (llm_config_load("15m", &l, &error)) {
+    } else if (llm_config_load(d->of == MIXTRAL ? "moe-15m" : "15m", &l, &error)) {
         l.vocab = d->words, l.hidden = 16, l.layers = LAYERS, l.heads = HEADS, l.kv_heads = 2;
         l.width = 4, l.intermediate = 32, l.positions = 16, l.tied = d->of == LLAMA_TIED;
         if (d->of == QWEN2) l.family = ZF_CAUSAL_QWEN2;
         if (d->of == QWEN3) l.family = ZF_CAUSAL_QWEN3, l.kv_heads = HEADS;
+        if (d->of == OLMO2) l.family = ZF_CAUSAL_OLMO2, l.kv_heads = HEADS;
+        if (d->of == MIXTRAL) l.experts = 4, l.expert_width = 32;
         llm_build(g, &l, &shape, SAMPLE_TRAIN);
     }
     return zf_graph_find(g, "loss");

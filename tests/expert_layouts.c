@@ -54,3 +54,18 @@ TEST_ONCE(expert_layouts_of_experts_that_are_cut)
     how = (zf_training){.recompute.mode = ZF_RECOMPUTE_OFF};
     check_experts(t, 0, 2, chain, (int)(sizeof chain / sizeof *chain));
 }
+
+/* In 16 bits, too: between layers ranks along tensor have parts of the tokens. */
+TEST_ONCE(expert_layouts_in_16_bits)
+{
+    static const layout chain[] = {{1, 2, 2, 0, 1}, {1, 2, 1, 0, 1}, {1, 2, 2, 3, 2}},
+                        whole = {1, 2, 1, 0, 1};
+    char *text = mixture_text(0);
+    test_defer(t, free, text);
+    parts_of_step = 2;
+    how = (zf_training){.precision.dtype = ZF_BF16,
+                        .sections = {.tensor = 2, .expert = 2},
+                        .optimizer = ZF_SGD,
+                        .clip = 0.5};
+    check_chain(t, text, chain, (int)(sizeof chain / sizeof *chain), &whole);
+}

@@ -5,7 +5,9 @@
  *
  * A dimension of several sequences, one after the other, is exchanged as two; a reshape, as what it
  * is a reshape of. Each way is made once; between layers that ranks along tensor share, once in
- * each half of the step, so that what is gathered is not kept for the backward pass. */
+ * each half of the step, so that what is gathered is not kept for the backward pass. What several
+ * ranks would exchange is marked on one rank too (`dealt`): zf_fuse does not round it together with
+ * its reader. */
 
 /* The shape of a value, with the dimension of tokens as two: sequences, and tokens of one. */
 static zf_shape zfi_apart_shape(const zfi_tokens *v)
@@ -91,6 +93,7 @@ static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim)
     zfi_tokens *x = &c->at[v];
     const bool reshapes = c->back && x->of && c->forward[v];
     int32_t made;
+    if (x->cut != dim) c->graph->nodes[x->id ? x->id : v].dealt = true;
     if (x->cut == dim || (c->d.parts == 1 && !reshapes)) return x->id ? x->id : v;
     for (int k = 0; k < 2; k++)
         if (x->as[k] && x->as_cut[k] == dim && x->as_back[k] == c->back) return x->as[k];

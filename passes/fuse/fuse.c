@@ -67,6 +67,8 @@
  *
  *   accumulate a product that is added to a value computed before it starts from that value. A
  *              linear layer without activation, and the gradient of a norm, add it at their end.
+ *              What is only reshaped after the product, or exchanged by ranks, moves before it. Not
+ *              where ranks exchange the product itself, also on one rank with their sections.
  *              rounding: the product is not rounded before the sum; f32 adds blocks of k to it.
  *              The others are equal in f32 and f64, and in 16 bits are not rounded before the sum
  *     before:  %6 = matmul %1, %2   %7 = add %5, %6
@@ -808,15 +810,20 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
 /* ----------------------------------------------------------------------------- accumulate */
 
 /* The node, or the node of which it is a reshape, if it takes a value to add as one more operand
- * and nothing else reads it; 0: there is none. */
+ * and nothing else reads it; 0: there is none. Not what ranks exchange before the sum, were it on
+ * one rank. */
 static int32_t zfi_takes_sum(const zfi_fuser *f, int32_t id)
 {
     int32_t (*addend)(const zfi_node *);
     const zfi_node *node;
-    while (zfi_used_once(f, id, ZF_OP_reshape)) id = zfi_fuse_node(f, id)->args[0];
+    while (zfi_used_once(f, id, ZF_OP_reshape) && !zfi_fuse_node(f, id)->dealt)
+        id = zfi_fuse_node(f, id)->args[0];
     node = zfi_fuse_node(f, id);
     addend = f->graph->records[node->op]->addend;
-    return addend && node->arg_count == addend(node) && zfi_used_once(f, id, node->op) ? id : 0;
+    return addend && !node->dealt && node->arg_count == addend(node) &&
+                   zfi_used_once(f, id, node->op)
+               ? id
+               : 0;
 }
 
 /* last[]: for a node that takes a value to add, the sum of both. */
@@ -835,6 +842,23 @@ static void zfi_find_accumulated(zfi_fuser *f)
     }
 }
 
+/* Makes sure that x is placed, if it is a value that is, in another shape or with another part on
+ * each rank: it moves up. Whether a sum is fused then does not depend on exchanges after a product,
+ * which several ranks do, and one does not. */
+static bool zfi_place_form(zfi_fuser *f, int32_t x)
+{
+    zf_graph *g = f->graph;
+    const zfi_node *node = zfi_fuse_node(f, x);
+    const bool form = node->op == ZF_OP_reshape || node->op == ZF_OP_part ||
+                      node->op == ZF_OP_all_to_all ||
+                      (node->op == ZF_OP_all_gather && node->arg_count == 1);
+    if (f->placed[x]) return true;
+    if (!form || node->update || !zfi_place_form(f, node->args[0])) return false;
+    node->args[0] = zfi_resolve(g, node->args[0]);
+    zfi_push(&g->memory, g->order, x);
+    return f->placed[x] = true;
+}
+
 /* Computes the sum at the place of its operand, if the other operand is computed by then. */
 static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
 {
@@ -845,7 +869,7 @@ static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
     if (!f->last[id] || zfi_takes_sum(f, id) != id) return 0;
     sum = zfi_fuse_node(f, f->last[id]);
     x = sum->args[zfi_takes_sum(f, sum->args[0]) == id];
-    if (f->becomes[f->last[id]] || !f->placed[x]) return 0;
+    if (f->becomes[f->last[id]] || !zfi_place_form(f, x)) return 0;
     memcpy(args, node->args, (size_t)count * sizeof *args);
     args[count++] = zf_reshape((zf_tensor){g, zfi_resolve(g, x)}, node->shape).id;
     node = zfi_fuse_node(f, id);

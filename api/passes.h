@@ -100,6 +100,10 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  * normal with deviation 1. There is no dropout. Products with the same parameter, as those of a
  * head that is tied to it, stay those of the base.
  *
+ * Of a target with a matrix for each expert (zf_grouped_linear, [experts, out, in]) A is [experts,
+ * rank, in] and B [experts, out, rank]: the rows of an expert get its own product. dropout and dora
+ * are ZF_ERR_ARGUMENT then.
+ *
  * With dora (Liu et al. 2024) rows of the sum W of a weight and its product have trained lengths:
  * row r counts magnitude[r] / |row r| times, of a table each column. The length of a row has no
  * gradient. The magnitudes are M.lora_magnitude_vector.weight [out]; zf_lora_magnitudes gives them
@@ -130,8 +134,8 @@ typedef struct zf_lora_desc {
     bool dora;    /* lengths of rows are trained as well */
     double dropout;
     /* Modules, by their whole names or by the part after a dot in them, separated by commas; each
-     * must be found. NULL, or "all-linear": all weights of products, except tables and those of the
-     * last product, which only losses and outputs read */
+     * must be found. NULL, or "all-linear": all weights of products, except tables, those of experts
+     * and those of the last product, which only losses and outputs read */
     const char *targets;
     /* Parameters that stay trained, separated by commas: names of parameters, names of modules as
      * those of targets, with all parameters below them, and patterns of either with * and ?

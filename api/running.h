@@ -293,7 +293,7 @@ ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training)
 
 /* Adds the products of zf_lora to the weights: weight += scale B A, for each parameter
  * M.lora_A.weight of the store; with a name in the desc, for each M.lora_A.NAME.weight; of a table
- * weight += scale A B^T, for M.lora_embedding_A.weight. B becomes zeros, of a table A, so programs
+ * weight += scale A B^T, for M.lora_embedding_A.weight; of experts each matrix for itself. B becomes zeros, of a table A, so programs
  * with the adapter compute the same results, except for the rounding of the weight, and where a
  * table is a weight of products as well (a tied head): these read the sum. With magnitudes (dora)
  * the weight becomes that with these lengths, and the magnitudes its own. The desc gives name,

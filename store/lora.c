@@ -7,8 +7,11 @@
  *
  *     M.weight [rows, width] += scale  lora_embedding_A [rows, rank]  lora_embedding_B [width, rank]^T
  *
- * and A becomes zeros. With magnitudes the rows of M.weight, of a table its columns, are then
- * multiplied by magnitude / length, and magnitudes become the lengths of what is stored. Products are computed in f64 and rounded once. */
+ * and A becomes zeros. Where a weight has a matrix for each expert, A and B have one each too.
+ *
+ * With magnitudes the rows of M.weight, of a table its columns, are then multiplied by magnitude /
+ * length, and magnitudes become the lengths of what is stored. Products are computed in f64 and
+ * rounded once. */
 
 /* --------------------------------------------------------------------------------------- copies */
 
@@ -114,6 +117,7 @@ typedef struct zfi_merged {
     int32_t weight, a, b;
     int32_t magnitude; /* -1: none */
     int64_t in, out, rank;
+    int64_t experts; /* of which each has a matrix; else 1 */
     int64_t a_rank, a_in;     /* from one number of A to the next along its axes */
     bool turned;              /* the weight is [in, out] */
     int32_t begins;           /* that of A and B that begins as zeros */
@@ -138,12 +142,16 @@ static int32_t zfi_adapted(const zf_store *s, int32_t k, const char *end, char *
 static bool zfi_merge_sizes(zfi_merged *m, const zf_shape *w, const zf_shape *a, const zf_shape *b,
                             bool table)
 {
-    if (a->rank != 2 || b->rank != 2 || w->rank != 2) return false;
-    m->rank = a->dims[table ? 1 : 0], m->in = a->dims[table ? 0 : 1], m->out = b->dims[0];
+    const int at = w->rank == 3 && !table ? 1 : 0; /* of the matrix' axes */
+    if (a->rank != 2 + at || b->rank != 2 + at || w->rank != 2 + at) return false;
+    m->experts = at ? w->dims[0] : 1;
+    if (at && (a->dims[0] != m->experts || b->dims[0] != m->experts)) return false;
+    m->rank = a->dims[at + (table ? 1 : 0)], m->in = a->dims[at + (table ? 0 : 1)];
+    m->out = b->dims[at];
     m->a_rank = table ? 1 : m->in, m->a_in = table ? m->rank : 1;
-    m->turned = table || w->dims[0] != m->out || w->dims[1] != m->in;
-    return m->rank && b->dims[1] == m->rank && w->dims[m->turned ? 0 : 1] == m->in &&
-           w->dims[m->turned ? 1 : 0] == m->out;
+    m->turned = table || w->dims[at] != m->out || w->dims[at + 1] != m->in;
+    return m->rank && b->dims[at + 1] == m->rank && w->dims[at + (m->turned ? 0 : 1)] == m->in &&
+           w->dims[at + (m->turned ? 1 : 0)] == m->out;
 }
 
 /* Finds the tensors of the adapter whose A is tensor k, and checks their shapes. */
@@ -173,7 +181,8 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
                         "floats",
                         w->name);
     if (!zfi_merge_sizes(m, &w->shape, &a->shape, &b->shape, kind->table) ||
-        (m->magnitude >= 0 && zfi_stored_count(&s->tensors[m->magnitude]) != m->out) ||
+        (m->magnitude >= 0 &&
+         (w->shape.rank != 2 || zfi_stored_count(&s->tensors[m->magnitude]) != m->out)) ||
         (d->rank && zfi_rank_of(d, w->name) != m->rank)) {
         char type[3][ZFI_TYPE_TEXT];
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
@@ -182,7 +191,9 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
                         zfi_type_text(type[1], a->dtype, &a->shape),
                         zfi_type_text(type[2], b->dtype, &b->shape),
                         kind->table ? "[rows, width], [rows, rank] and [width, rank]"
-                                    : "[out, in], [rank, in] and [out, rank]",
+                        : w->shape.rank == 3
+                            ? "[experts, out, in], [experts, rank, in] and [experts, out, rank]"
+                            : "[out, in], [rank, in] and [out, rank]",
                         m->magnitude >= 0 ? ", with a magnitude for each result" : "",
                         d->rank ? ", of the rank that is given" : "");
     }
@@ -190,7 +201,7 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
     if (zfi_stored_bytes(a) > m->bytes) m->bytes = zfi_stored_bytes(a);
     if (zfi_stored_bytes(b) > m->bytes) m->bytes = zfi_stored_bytes(b);
     m->bytes = (m->bytes + sizeof(double) - 1) / sizeof(double) * sizeof(double);
-    m->bytes += (size_t)(m->rank * (m->in + m->out) + (m->turned ? m->out : m->in) + 2 * m->out) *
+    m->bytes += (size_t)(m->experts * m->rank * (m->in + m->out) + (m->turned ? m->out : m->in) + 2 * m->out) *
                 sizeof(double);
     return ZF_OK;
 }
@@ -222,11 +233,11 @@ static void zfi_add_squares(const zfi_merged *m, int64_t i, int64_t n)
     for (int64_t k = 0; k < n; k++) m->squares[m->turned ? k : i] += m->row[k] * m->row[k];
 }
 
-/* The sum, in m->raw, row by row. `stores`: multiplied by its factors, it takes the place of the
- * weight; else it is only measured. */
+/* The sum, in m->raw, row by row, of one matrix. `stores`: multiplied by its factors, it takes the
+ * place of the weight; else it is only measured. */
 static void zfi_merge_rows(const zfi_merged *m, const zfi_stored *w, double scale, bool stores)
 {
-    const int64_t rows = w->shape.dims[0], n = w->shape.dims[1];
+    const int64_t rows = m->turned ? m->in : m->out, n = m->turned ? m->out : m->in;
     const size_t size = zf_dtype_size(w->dtype);
     memset(m->squares, 0, (size_t)m->out * sizeof *m->squares);
     for (int64_t i = 0; i < rows; i++) {
@@ -238,6 +249,17 @@ static void zfi_merge_rows(const zfi_merged *m, const zfi_stored *w, double scal
         if (stores) zf_convert(row, w->dtype, m->row, ZF_F64, (size_t)n);
         if (stores) zf_convert(m->row, ZF_F64, row, w->dtype, (size_t)n);
         zfi_add_squares(m, i, n);
+    }
+}
+
+/* The sums of all matrices take the places of the weights. */
+static void zfi_merge_matrices(const zfi_merged *m, const zfi_stored *w, double scale)
+{
+    zfi_merged one = *m;
+    for (int64_t e = 0; e < m->experts; e++) {
+        zfi_merge_rows(&one, w, scale, true);
+        one.low[0] += m->rank * m->in, one.low[1] += m->rank * m->out;
+        one.raw += (size_t)(m->in * m->out) * zf_dtype_size(w->dtype);
     }
 }
 
@@ -262,7 +284,7 @@ static zf_status zfi_merge_one(zf_store *s, zfi_merged *m, double scale)
         zfi_merge_rows(m, w, scale, false);
         for (int64_t k = 0; k < m->out; k++) m->factor[k] /= sqrt(m->squares[k]);
     }
-    zfi_merge_rows(m, w, scale, true);
+    zfi_merge_matrices(m, w, scale);
     status = zfi_store_put(s, m->weight, m->raw, &s->error);
     if (!status) status = zfi_merge_magnitudes(s, m);
     if (status) return status;
@@ -296,8 +318,8 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
             if (!kind || (status = zfi_merge_look(s, k, &d, kind, &m))) continue;
             if (m.bytes > most) most = m.bytes;
             if (!pass) continue;
-            m.low[0] = (double *)(void *)room, m.low[1] = m.low[0] + m.rank * m.in;
-            m.row = m.low[1] + m.rank * m.out;
+            m.low[0] = (double *)(void *)room, m.low[1] = m.low[0] + m.experts * m.rank * m.in;
+            m.row = m.low[1] + m.experts * m.rank * m.out;
             m.factor = m.row + (m.turned ? m.out : m.in), m.squares = m.factor + m.out;
             m.raw = (char *)(m.squares + m.out);
             status = zfi_merge_one(s, &m, zfi_merge_scale(&d, s->tensors[m.weight].name, m.rank));

@@ -244,6 +244,12 @@ TEST_ONCE(adapter_of_several_ranks_trains_as_by_peft)
     check_tuned(t, &(tuned){"uneven", "qwen2", false, 3e-3, NULL, 0});
 }
 
+/* Of the products of experts, with a module for each expert in PEFT. */
+TEST_ONCE(adapter_of_experts_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"experts", "mixtral", false, 3e-3, NULL, 0});
+}
+
 TEST_ONCE(adapter_with_biases_trains_as_by_peft)
 {
     check_tuned(t, &(tuned){"biases", "qwen2", false, 3e-3, NULL, 0});
@@ -503,6 +509,13 @@ TEST_ONCE(adapter_with_magnitudes_is_saved_resumed_and_merged)
     check_saved(t, MODELS "qwen2", "--lora r=3,alpha=5,dora,dropout=0.2", 0);
     if (!t->failed)
         check_saved(t, MODELS "llama2", "--lora targets=embed_tokens,v_proj,dora,name=actor", 0);
+}
+
+/* The same of products of experts, of which files have a tensor each. */
+TEST_ONCE(adapter_of_experts_is_saved_resumed_and_merged)
+{
+    check_saved(t, MODELS "mixtral",
+                "--lora r=3,alpha=5,targets=q_proj,w1,experts.w2,ranks=experts.w2:2", 0);
 }
 
 /* The same of models whose parts have other names, and whose q, k and v are one product. */
@@ -790,6 +803,32 @@ TEST_ONCE(adapter_without_one_of_its_tensors_is_refused)
         says = refusal("llama3", folder);
         if (!strstr(says, cases[k].says)) CHECK_TEXT(t, says, cases[k].says);
     }
+}
+
+/* Adapters of experts have a tensor for each one, of one rank and alpha, and not one of all. */
+TEST_ONCE(adapter_of_experts_that_does_not_fit_is_refused)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"\"rank_pattern\": {", "\"rank_pattern\": {\"experts.2.w1\": 4,",
+         ".layers.0.block_sparse_moe.experts.2.w1 has another rank or alpha than model.layers.0."
+         "block_sparse_moe.experts.0.w1: all experts of a layer must have the same"},
+        {"\"alpha_pattern\": {", "\"alpha_pattern\": {\"experts.3.w2\": 3,",
+         "experts.3.w2 has another rank or alpha than"},
+        {"\"target_parameters\": null", "\"target_parameters\": [\"experts.gate_up_proj\"]",
+         "target_parameters is not empty, which is not supported"}};
+    const char *folder = test_path("adapter-experts-varied");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        CHECK(t, vary(folder, "experts", cases[k].from, cases[k].to));
+        if (!strstr(refusal("mixtral", folder), cases[k].says))
+            CHECK_TEXT(t, refusal("mixtral", folder), cases[k].says);
+    }
+    CHECK(t, vary(folder, "experts", "\"r\": 2", "\"r\": 2") &&
+                 rename_tensor(folder, "experts.2.w3.lora_B", "experts.9.w3.lora_B"));
+    CHECK(t, strstr(refusal("mixtral", folder),
+                    "there is no tensor base_model.model.model.layers.0.block_sparse_moe.experts.2.w3"
+                    ".lora_B.weight"));
 }
 
 /* What PEFT's files cannot hold is refused before the first step. */

@@ -94,11 +94,12 @@ sum=parts
 check 'experts of a folder' alike --expert 4 --zero 3
 sum=micro
 check 'experts of a folder in stages' alike --ranks 8 --pipe 2 --expert 2 --zero 1
-# adapts: the same with an adapter, which any layout goes on with.
+# adapts: the same with an adapter, of products of experts as well, which any layout goes on with.
 adapted() {
     to=$1
     shift
-    ends 0 experts --batch 8 --precision f32 --sections expert=4 --init "$work/folder" --lora r=2 --save "$to" "$@"
+    ends 0 experts --batch 8 --precision f32 --sections expert=4 --init "$work/folder" \
+        --lora r=2,targets=v_proj,w1,w2,w3 --save "$to" "$@"
 }
 adapts() {
     adapted "$work/adapter" && adapted "$work/other" --expert 4 --zero 3 &&
@@ -106,6 +107,8 @@ adapts() {
         --load "$work/other" && cmp "$work/adapter/adapter_model.safetensors" "$work/other/adapter_model.safetensors"
 }
 check 'an adapter' adapts
+refuses 'experts that an adapter keeps' ', which has matrices of experts: an adapter can have products of these, as targets' \
+    experts --init "$work/folder" --lora r=2,targets=q_proj,keep=experts.w1 --save "$work/kept"
 
 # interrupted: a run that is stopped saves, and ranks in another layout go on to the bits of one that
 # was not.

@@ -67,6 +67,25 @@ static const char
                               "%15 = tanh %14 : f32[6,128]\n"
                               "%16 = linear %15, %7 : f32[6,8]\n" BEHIND_PRODUCTS;
 
+/* Products of three experts, [out, in] and [in, out]. */
+static const char of_experts[] =
+    "%1 = input \"x\" : f32[6,40]\n"
+    "%2 = param \"gate.weight\" {init=normal b=0.3} : f32[3,40]\n"
+    "%3 = linear %1, %2 : f32[6,3]\n"
+    "%4 = route %3 {k=2 normalize=true} : f32[6,2]\n%5 = saved %4 : i32[6,2]\n"
+    "%6 = expert_rows %5 {experts=3 rows=12} : i32[12]\n%7 = saved %6 : i32[3,2]\n"
+    "%8 = saved %6 {index=1} : i32[6,2]\n"
+    "%9 = dispatch %1, %6, %8 : f32[12,40]\n"
+    "%10 = param \"experts.v.weight\" {init=normal b=0.3} : f32[3,16,40]\n"
+    "%11 = grouped_linear %9, %10, %7 : f32[12,16]\n"
+    "%12 = tanh %11 : f32[12,16]\n"
+    "%13 = param \"layer.1.o.weight\" {init=normal b=0.3} : f32[3,16,20]\n"
+    "%14 = grouped_linear %12, %13, %7 {transpose=true} : f32[12,20]\n"
+    "%15 = combine %14, %6, %8, %4 : f32[6,20]\n"
+    "%16 = mul %15, %15 : f32[6,20]\n%17 = reshape %16 {shape=[120]} : f32[120]\n"
+    "%18 = sum %17 : f32[]\n%19 = input \"lr\" : f32[]\n"
+    "      output %18 \"loss\"\n";
+
 /* Parameters, states and losses after five steps by the passes `before`, and by `before` and
  * `after`, are equal. */
 static bool same_bits(test *t, const char *text, const char *before, const char *after)
@@ -303,14 +322,14 @@ TEST_ONCE(lora_goes_on_with_the_same_bits)
 
 /* Merged, the base alone gives the loss that it gave with the adapter; so does the program with the
  * adapter, whose B is zeros then. */
-TEST(lora_merged_gives_the_same)
+static void check_merged(test *t, const char *text)
 {
     zf_store *store = store_of(t);
     trial train, adapted, base;
     float with, without, merged, still, b[60 * 3];
-    CHECK(t, store && (train = trial_of(t, store, true, true)).program);
-    CHECK(t, (adapted = trial_of(t, store, true, false)).program &&
-                 (base = trial_of(t, store, false, false)).program);
+    CHECK(t, store && (train = trial_over(t, text, store, true, true)).program);
+    CHECK(t, (adapted = trial_over(t, text, store, true, false)).program &&
+                 (base = trial_over(t, text, store, false, false)).program);
     without = step(t, base, 0);
     for (int k = 0; k < 5; k++) step(t, train, 0.03f);
     with = step(t, adapted, 0);
@@ -321,6 +340,41 @@ TEST(lora_merged_gives_the_same)
     CHECK_NEAR(t, still, with, 1e-5 * with);
     OK(t, zf_store_read(store, "layer.1.o.lora_B.weight", b, sizeof b), zf_store_error(store));
     for (int k = 0; k < 60 * 3; k++) CHECK(t, b[k] == 0);
+}
+
+TEST(lora_merged_gives_the_same)
+{
+    check_merged(t, model);
+    check_merged(t, of_experts);
+}
+
+/* What zf_lora says of the products of experts. */
+static void check_experts_refused(test *t, zf_lora_desc d, const char *says)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(of_experts, strlen(of_experts),
+                                 &(zf_graph_desc){.allocator = t->allocator}, &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    GIVES(t, zf_lora(g, &d), ZF_ERR_ARGUMENT, zf_graph_error(g));
+    CHECK_TEXT(t, zf_graph_error(g), says);
+}
+
+/* All products are those with one matrix: of experts there are none among them. */
+TEST(lora_of_experts_is_by_name)
+{
+    zf_store *store = store_of(t);
+    const zf_lora_desc all = {.rank = 2};
+    trial one;
+    CHECK(t, store && (one = trial_with(t, of_experts, store, &all, false)).program);
+    CHECK(t, zf_valid(zf_graph_find(one.graph, "gate.lora_A.weight")) &&
+                 !zf_valid(zf_graph_find(one.graph, "experts.v.lora_A.weight")));
+    check_experts_refused(t, (zf_lora_desc){.targets = "v", .dropout = 0.1},
+                          "zf_lora: \"experts.v.weight\" has matrices of experts, for which there is "
+                          "no dropout: targets must leave it out, or dropout must be 0");
+    check_experts_refused(t, (zf_lora_desc){.targets = "layer.1.o", .dora = true},
+                          "zf_lora: \"layer.1.o.weight\" has matrices of experts, for which there is "
+                          "no dora: targets must leave it out, or dora must be 0");
 }
 
 /* Magnitudes begin as the lengths of the weights, with which nothing changes, and are merged with the
@@ -452,6 +506,13 @@ TEST(lora_merge_that_fits_nothing)
                "zf_lora_merge: layer.0.v.weight is f32[40,40], A f32[3,40] and B f32[40,3]; they "
                "must be [out, in], [rank, in] and [out, rank], of the rank that is given");
     CHECK(t, zf_lora_merge(NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, (store = store_of(t)) && trial_over(t, of_experts, store, true, false).program);
+    GIVES(t, zf_lora_merge(store, &(zf_lora_desc){.rank = 4}), ZF_ERR_MISMATCH,
+          zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_merge: experts.v.weight is f32[3,16,40], A f32[3,3,40] and B f32[3,16,3]; "
+               "they must be [experts, out, in], [experts, rank, in] and [experts, out, rank], of "
+               "the rank that is given");
     CHECK(t, (store = store_of(t)) && trial_over(t, quantised, store, true, false).program);
     GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_DTYPE, zf_store_error(store));
     CHECK_TEXT(t, zf_store_error(store),

@@ -263,19 +263,81 @@ static bool zfl_list_number(zf_text *list, const char *module, double x, zf_erro
     return text != NULL;
 }
 
-/* Notes the rank and the alpha of a module that has its own. */
-static bool zfl_read_pattern(zf_adapter *a, const char *module, zf_error *error)
+/* The rank and the alpha that patterns have for a module; NULL: those of all. */
+typedef struct zfl_numbers {
+    const zf_json *rank, *alpha;
+    int64_t r;
+    double x;
+} zfl_numbers;
+
+static bool zfl_numbers_of(const zf_adapter *a, const char *module, zfl_numbers *n, zf_error *error)
 {
-    const zf_json *rank = zfl_pattern_of(a, "rank_pattern", module, error),
-                  *alpha = error->status ? NULL
-                                         : zfl_pattern_of(a, "alpha_pattern", module, error);
-    int64_t r = 0;
-    double x = 0;
-    if (error->status || zf_json_to_int(rank, 1, INT32_MAX, &r, error) ||
-        zf_json_to_double(alpha, -1e9, 1e9, &x, error))
+    *n = (zfl_numbers){.rank = zfl_pattern_of(a, "rank_pattern", module, error)};
+    if (!error->status) n->alpha = zfl_pattern_of(a, "alpha_pattern", module, error);
+    return !error->status && !zf_json_to_int(n->rank, 1, INT32_MAX, &n->r, error) &&
+           !zf_json_to_double(n->alpha, -1e9, 1e9, &n->x, error);
+}
+
+/* Notes the rank and the alpha of a module that has its own; `in_files`: its name there. */
+static bool zfl_read_pattern(zf_adapter *a, const char *module, const char *in_files,
+                             zf_error *error)
+{
+    zfl_numbers n;
+    return zfl_numbers_of(a, in_files, &n, error) &&
+           (!n.rank || zfl_list_number(&a->ranks, module, (double)n.r, error)) &&
+           (!n.alpha || zfl_list_number(&a->alphas, module, n.x, error));
+}
+
+/* ------------------------------------------------------------------------- modules of experts */
+
+static const char zfl_experts_in[] = ".experts.";
+
+/* Where MODULE.experts.NUMBER.NAME has NUMBER, of *length digits and a dot; NULL: it has none. */
+static const char *zfl_expert_number(const char *module, size_t *length)
+{
+    const char *at = strstr(module, zfl_experts_in);
+    if (!at) return NULL;
+    at += sizeof zfl_experts_in - 1;
+    *length = strspn(at, "0123456789");
+    return *length && at[(*length)++] == '.' ? at : NULL;
+}
+
+/* The module of all experts of which one expert's is a part, and the same of expert 0; false: it is
+ * no expert's. */
+static bool zfl_of_experts(const char *one, char all[ZFL_PARAM_NAME], char first[ZFL_PARAM_NAME])
+{
+    size_t length = 0;
+    const char *at = zfl_expert_number(one, &length);
+    snprintf(all, ZFL_PARAM_NAME, "%.*s%s", at ? (int)(at - one) : 0, one, at ? at + length : one);
+    snprintf(first, ZFL_PARAM_NAME, "%.*s0.%s", at ? (int)(at - one) : 0, one, at ? at + length : "");
+    return at != NULL;
+}
+
+static bool zfl_lists(const zf_text *list, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = list->count ? list->at : NULL; (at = at ? strstr(at, name) : NULL); at++)
+        if ((at == list->at || at[-1] == ',') && (!at[length] || at[length] == ',')) return true;
+    return false;
+}
+
+/* Notes a module with a product, or the module of all experts of which it is a part. */
+static bool zfl_read_target(zf_adapter *a, const char *module, zf_error *error)
+{
+    char all[ZFL_PARAM_NAME], first[ZFL_PARAM_NAME];
+    zfl_numbers n, of_first;
+    const bool part = zfl_of_experts(module, all, first);
+    if (!part || !zfl_lists(&a->targets, all)) {
+        zfl_list_name(&a->targets, all, strlen(all));
+        return zfl_read_pattern(a, all, part ? first : module, error);
+    }
+    if (!zfl_numbers_of(a, module, &n, error) || !zfl_numbers_of(a, first, &of_first, error))
         return false;
-    return (!rank || zfl_list_number(&a->ranks, module, (double)r, error)) &&
-           (!alpha || zfl_list_number(&a->alphas, module, x, error));
+    return (n.r == of_first.r && n.x == of_first.x && !n.alpha == !of_first.alpha) ||
+           zfl_fail(error, ZF_ERR_MISMATCH,
+                    "%s: %.200s has another rank or alpha than %.200s: all experts of a layer must "
+                    "have the same",
+                    a->path, module, first);
 }
 
 /* The adapter trains biases of the base as well. */
@@ -292,8 +354,7 @@ static bool zfl_read_module(zf_adapter *a, const char *name, const char *whole, 
     char module[ZFL_PARAM_NAME];
     if (low && low->first) {
         snprintf(module, sizeof module, "%.*s", (int)(strlen(name) - strlen(low->param)), name);
-        zfl_list_name(&a->targets, module, strlen(module));
-        return zfl_read_pattern(a, module, error);
+        return zfl_read_target(a, module, error);
     }
     if (zfl_is_saved(a, name) || (zfl_has_biases(a) && zfl_ends_in(name, ".bias"))) {
         zfl_list_name(&a->keep, name, strlen(name));
@@ -482,6 +543,29 @@ static bool zfl_copies(zf_adapter *a, int32_t index, zf_program *p, zf_graph *g,
     return equal;
 }
 
+/* Takes a parameter, of which the files have a tensor, or one for each expert. */
+static bool zfl_take_param(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchange *x,
+                           zf_tensor param, zf_error *error)
+{
+    const int64_t parts = zfl_parts_of(x, param);
+    char name[ZFL_PARAM_NAME], part[ZFL_PARAM_NAME];
+    bool good = true;
+    zf_param_plain_name(param, name, sizeof name);
+    for (int64_t i = 0; i < (parts ? parts : 1) && good; i++) {
+        const zf_shape shape = parts ? zfl_part_shape(param) : ZF_SCALAR;
+        int32_t at;
+        if (parts) zfl_part_name(x, name, i, part);
+        at = zfl_adapter_find(a, g, parts ? part : name);
+        if (at < 0)
+            return zfl_fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s%s", a->path,
+                            zfl_before, parts ? part : name);
+        good = parts ? zfl_move_to(a->weights, at, p, param, (size_t)(i * zf_shape_count(shape)),
+                                   shape, error)
+                     : zfl_import_param(x, p, a->weights, at, param, error);
+    }
+    return good;
+}
+
 bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchange *x,
                      zf_error *error)
 {
@@ -491,17 +575,9 @@ bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchang
                         "%s keeps %s, to which the model ties its head: adapter_config.json must "
                         "have \"ensure_weight_tying\": true",
                         a->path, zfl_words_of(x, g));
-    for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
-        zf_tensor param = zf_param_at(g, i);
-        char name[ZFL_PARAM_NAME];
-        int32_t at;
-        if (!zf_param_adapter(param)) continue;
-        at = zfl_adapter_find(a, g, zf_param_plain_name(param, name, sizeof name));
-        if (at < 0)
-            return zfl_fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s%s", a->path,
-                            zfl_before, name);
-        good = zfl_import_param(x, p, a->weights, at, param, error);
-    }
+    for (int32_t i = 0; i < zf_param_count(g) && good; i++)
+        if (zf_param_adapter(zf_param_at(g, i)))
+            good = zfl_take_param(a, p, g, x, zf_param_at(g, i), error);
     for (int32_t i = 0; i < zf_weights_count(a->weights) && good; i++)
         if (!zf_weights_taken(a->weights, i) && !zfl_repeats(a, i, error) &&
             !zfl_copies(a, i, p, g, x, error))
@@ -542,17 +618,54 @@ static void zfl_put_once(zf_json_writer *w, zf_text *seen, const char *item)
     zf_json_put_string(w, item);
 }
 
-/* The targets as PEFT lists them. Those of all-linear are the last parts of the modules' names. */
-static void zfl_put_targets(zf_json_writer *w, zf_text *seen, zf_graph *g, const char *targets)
+/* Where a module's name has the number of an expert in PEFT's files; NULL: nowhere. */
+static const char *zfl_after_experts(const char *module)
+{
+    const char *const word = zfl_experts_in + 1, *at = strstr(module, word);
+    return at && (at == module || at[-1] == '.') ? at + strlen(word) : NULL;
+}
+
+/* How many names PEFT has for the modules that the target names: one for each expert where the
+ * number of the expert is inside; else 0. */
+static int64_t zfl_target_parts(zf_graph *g, const zf_exchange *x, const char *target)
 {
     char name[ZFL_PARAM_NAME];
+    for (int32_t i = 0; zfl_after_experts(target) && i < zf_param_count(g); i++) {
+        const zf_tensor param = zf_param_at(g, i);
+        const struct zfl_low *low = zfl_low_of_param(param);
+        if (!low || !zfl_parts_of(x, param)) continue;
+        zf_param_plain_name(param, name, sizeof name);
+        name[strlen(name) - strlen(low->param)] = '\0';
+        if (zfl_ends_in(name, target)) return zfl_parts_of(x, param);
+    }
+    return 0;
+}
+
+/* The name of part i of a target. */
+static void zfl_target_part(const char *target, int64_t i, char part[ZFL_PARAM_NAME])
+{
+    const char *after = zfl_after_experts(target);
+    snprintf(part, ZFL_PARAM_NAME, "%.*s%lld.%s", (int)(after - target), target, (long long)i, after);
+}
+
+/* The targets as PEFT lists them. Those of all-linear are the last parts of the modules' names. */
+static void zfl_put_targets(zf_json_writer *w, zf_text *seen, zf_graph *g, const zf_exchange *x,
+                            const char *targets)
+{
+    char name[ZFL_PARAM_NAME], part[ZFL_PARAM_NAME];
+    int64_t parts;
     const bool all = !targets || !strcmp(targets, "all-linear");
     zf_json_put_key(w, "target_modules");
     zf_json_begin_array(w);
     for (size_t length; !all && *targets; targets += length + (targets[length] == ',')) {
         length = strcspn(targets, ",");
         snprintf(name, sizeof name, "%.*s", (int)length, targets);
-        zfl_put_once(w, seen, name);
+        parts = zfl_target_parts(g, x, name);
+        if (!parts) zfl_put_once(w, seen, name);
+        for (int64_t i = 0; i < parts; i++) {
+            zfl_target_part(name, i, part);
+            zfl_put_once(w, seen, part);
+        }
     }
     for (int32_t i = 0; all && i < zf_param_count(g); i++) {
         const struct zfl_low *low = zfl_low_of_param(zf_param_at(g, i));
@@ -611,6 +724,11 @@ bool zf_adapter_can_write(zf_graph *g, zf_error *error)
         const char *module = zfl_kept_module(param, name);
         if (!zf_param_adapter(param) || zf_adapter_is_product(param)) continue;
         if (!*module && biases && zfl_ends_in(name, ".bias")) continue;
+        if (zf_param_shape(param).rank == 3)
+            return zfl_fail(error, ZF_ERR_ARGUMENT,
+                            "the adapter keeps %.200s, which has matrices of experts: an adapter "
+                            "can have products of these, as targets",
+                            zf_tensor_name(param));
         if (!*module)
             return zfl_fail(error, ZF_ERR_ARGUMENT,
                             "the adapter keeps %.200s, which is of no module: PEFT's files keep "
@@ -649,19 +767,27 @@ static void zfl_put_number(zf_json_writer *w, const char *key, double x)
 }
 
 /* A list "MODULE:NUMBER,..." as an object. */
-static bool zfl_put_pattern(zf_json_writer *w, const char *key, const char *list, zf_error *error)
+static bool zfl_put_pattern(zf_json_writer *w, zf_graph *g, const zf_exchange *x, const char *key,
+                            const char *list, zf_error *error)
 {
     zf_json_put_key(w, key);
     zf_json_begin_object(w);
     for (size_t length; list && *list && !error->status; list += length + (list[length] == ',')) {
         const size_t n = strcspn(list, ":");
-        char name[ZFL_PARAM_NAME];
-        double x = 0;
+        char name[ZFL_PARAM_NAME], part[ZFL_PARAM_NAME];
+        double value = 0;
+        int64_t parts;
         zf_json *number;
         length = strcspn(list, ",");
         snprintf(name, sizeof name, "%.*s", (int)(n < length ? n : length), list);
         number = zf_json_parse(list + n + 1, length > n ? length - n - 1 : 0, NULL, error);
-        if (number && !zf_json_to_double(number, -1e300, 1e300, &x, error)) zfl_put_number(w, name, x);
+        parts = zfl_target_parts(g, x, name);
+        if (!number || zf_json_to_double(number, -1e300, 1e300, &value, error)) parts = -1;
+        if (!parts) zfl_put_number(w, name, value);
+        for (int64_t i = 0; i < parts; i++) {
+            zfl_target_part(name, i, part);
+            zfl_put_number(w, part, value);
+        }
         zf_json_free(number);
     }
     zf_json_end(w);
@@ -690,15 +816,15 @@ static bool zfl_write_config(zf_text *out, zf_graph *g, const zf_adapter_about *
     zf_json_put_bool_member(w, "fan_in_fan_out", about->exchange && about->exchange->turned);
     zf_json_put_bool_member(w, "inference_mode", true);
     zf_json_put_bool_member(w, "init_lora_weights", true);
-    zfl_put_targets(w, &seen, g, about->desc->targets);
+    zfl_put_targets(w, &seen, g, about->exchange, about->desc->targets);
     zf_text_clear(&seen);
     zfl_put_kept(w, &seen, g);
     if (zfl_keeps_tied(g, about->exchange))
         zf_json_put_bool_member(w, "ensure_weight_tying", true);
     for (size_t k = 0; k < sizeof nothing / sizeof *nothing; k++)
         zf_json_put_key(w, nothing[k]), zf_json_put_null(w);
-    if (zfl_put_pattern(w, "rank_pattern", about->desc->ranks, error))
-        (void)zfl_put_pattern(w, "alpha_pattern", about->desc->alphas, error);
+    if (zfl_put_pattern(w, g, about->exchange, "rank_pattern", about->desc->ranks, error))
+        (void)zfl_put_pattern(w, g, about->exchange, "alpha_pattern", about->desc->alphas, error);
     zf_json_end(w);
     if (seen.failed) zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     else if (!error->status && (text = zf_json_text(w, &bytes, error)))
@@ -759,9 +885,14 @@ static bool zfl_write_header(zf_text *out, zf_graph *g, const zf_exchange *x, zf
     for (int32_t i = 0; i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
         const zf_shape s = zfl_file_shape(x, param);
-        char name[ZFL_PARAM_NAME], in_files[ZFL_PARAM_NAME + 32];
+        char name[ZFL_PARAM_NAME], part[ZFL_PARAM_NAME], in_files[ZFL_PARAM_NAME + 32];
         if (!zfl_is_in_files(g, param)) continue;
         zf_param_plain_name(param, name, sizeof name);
+        for (int64_t k = 0; k < zfl_parts_of(x, param); k++) {
+            zfl_part_name(x, name, k, part);
+            at = zfl_put_tensor(w, zfl_name_in_files(g, part, in_files), zfl_part_shape(param), at);
+        }
+        if (zfl_parts_of(x, param)) continue;
         at = zfl_put_tensor(w, zfl_name_in_files(g, name, in_files), s, at);
         if (zfl_written_times(param, name, x) > 1) at = zfl_put_tensor(w, x->head, s, at);
     }

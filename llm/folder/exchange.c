@@ -178,7 +178,7 @@ static void zfl_turn(char *to, const char *from, zf_shape shape, size_t size)
 static int64_t zfl_parts_of(const zf_exchange *x, zf_tensor param)
 {
     const zf_shape shape = zf_param_shape(param);
-    const bool several = x->parts && shape.rank == 3 && strstr(zf_tensor_name(param), x->parts);
+    const bool several = x && x->parts && shape.rank == 3 && strstr(zf_tensor_name(param), x->parts);
     return several ? shape.dims[0] : 0;
 }
 

@@ -27,6 +27,15 @@
  *
  * Products with such a table, as those of a head that is tied to it, stay as they are.
  *
+ * Of a weight that has a matrix for each expert, A and B have one each too:
+ *
+ * before:   %3 = grouped_linear %1, %2, %4 : f32[12,8]      of w [4,8,16]
+ * after:    %5 = grouped_linear %1, %2, %4 : f32[12,8]
+ *           %7 = grouped_linear %1, %6, %4 : f32[12,2]      of A [4,2,16]
+ *           %8 = scale %7 {by=2} : f32[12,2]
+ *           %10 = grouped_linear %8, %9, %4 : f32[12,8]     of B [4,8,2]
+ *           %3 = add %5, %10 : f32[12,8]
+ *
  * With dora each module also has lora_magnitude_vector.weight [out], and the sum of base and product,
  * without the bias, is multiplied by a ratio (dora.c). A dropout is of what both read, and the base
  * stays: base + ratio (base' + product) - base', where base' is computed from the dropped values.
@@ -136,6 +145,14 @@ static int32_t zfi_weight_of(const zfi_lora *l, int32_t id)
                : 0;
 }
 
+/* The parameter that has the matrices of experts of the product `id`; 0: it is no such product. */
+static int32_t zfi_adapted_experts(const zfi_lora *l, int32_t id)
+{
+    const zfi_node *node = zfi_lora_node(l, id);
+    if (node->op != ZF_OP_grouped_linear) return 0;
+    return zfi_lora_node(l, node->args[1])->op == ZF_OP_param ? node->args[1] : 0;
+}
+
 /* The parameter of which node `id` reads rows; 0: it reads none. */
 static int32_t zfi_table_of(const zfi_lora *l, int32_t id)
 {
@@ -187,7 +204,8 @@ static void zfi_find_products(zfi_lora *l)
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k];
-            const bool weight = k == 1 && zfi_weight_of(l, g->order[i]) == x,
+            const bool weight = k == 1 && (zfi_weight_of(l, g->order[i]) == x ||
+                                           zfi_adapted_experts(l, g->order[i]) == x),
                        table = k == 0 && zfi_table_of(l, g->order[i]) == x;
             l->uses[x]++;
             l->reader[x] = g->order[i];
@@ -262,7 +280,7 @@ static void zfi_mark_target(zfi_lora *l, const char *target, size_t length)
              (int)(length < 100 ? length : 100), target, *modules ? modules : "none");
 }
 
-/* Marks all weights of products but those of heads. */
+/* Marks all weights of products but those of heads and of experts. */
 static void zfi_mark_all(zfi_lora *l)
 {
     zf_graph *g = l->graph;
@@ -270,7 +288,7 @@ static void zfi_mark_all(zfi_lora *l)
     for (int32_t i = 0; i < zfi_len(g->params); i++) {
         int32_t id = g->params[i];
         if (!l->product[id] || l->lookup[id] || l->other[id] || l->kept[id] ||
-            zfi_is_head(l, l->product[id]))
+            zfi_adapted_experts(l, l->product[id]) || zfi_is_head(l, l->product[id]))
             continue;
         l->adapted[id] = any = true;
     }
@@ -415,17 +433,23 @@ static int32_t zfi_lora_param(zfi_lora *l, int32_t w, zf_dtype dtype, const zfi_
     return zfi_append(g, &n);
 }
 
+/* A matrix, or one for each expert where the weight has these. */
+static zf_shape zfi_low_shape(const zf_shape *weight, int64_t rows, int64_t columns)
+{
+    return weight->rank == 3 ? ZF_SHAPE(weight->dims[0], rows, columns) : ZF_SHAPE(rows, columns);
+}
+
 /* lora_A and lora_B of weight w, once for all products with it. lora_A is uniform as PyTorch's
  * kaiming_uniform_ with a = sqrt(5) makes it: bound 1 / sqrt(in). */
 static void zfi_make_pair(zfi_lora *l, int32_t w, bool turned)
 {
     const zf_shape s = zf_param_shape((zf_tensor){l->graph, w});
     const zf_dtype dtype = zfi_lora_node(l, l->product[w])->dtype;
-    const int64_t in = s.dims[turned ? 0 : 1], out = s.dims[turned ? 1 : 0],
+    const int64_t in = s.dims[s.rank - (turned ? 2 : 1)], out = s.dims[s.rank - (turned ? 1 : 2)],
                   rank = zfi_rank_of(&l->d, zfi_lora_node(l, w)->name);
     const double bound = 1 / sqrt(in > 0 ? (double)in : 1);
-    const zfi_low a = {zfi_lora_names.a, ZF_SHAPE(rank, in), ZF_UNIFORM, -bound, bound},
-                  b = {zfi_lora_names.b, ZF_SHAPE(out, rank), ZF_ZEROS, 0, 0};
+    const zfi_low a = {zfi_lora_names.a, zfi_low_shape(&s, rank, in), ZF_UNIFORM, -bound, bound},
+                  b = {zfi_lora_names.b, zfi_low_shape(&s, out, rank), ZF_ZEROS, 0, 0};
     if (l->a[w]) return;
     l->a[w] = zfi_lora_param(l, w, dtype, &a);
     l->b[w] = zfi_lora_param(l, w, dtype, &b);
@@ -586,12 +610,38 @@ static void zfi_adapt_lookup(zfi_lora *l, int32_t id, int32_t w)
     else zfi_become(g, id, ZF_OP_mul, zf_add(base, low), zfi_lora_ratio(l, w, node.dtype, true));
 }
 
+/* Makes node `id`, a product of rows with the matrices of experts in w, the sum of what it was and of
+ * the product of low rank of each expert. */
+static void zfi_adapt_experts(zfi_lora *l, int32_t id, int32_t w)
+{
+    zf_graph *g = l->graph;
+    const zfi_node node = g->nodes[id];
+    const char *name = zfi_lora_node(l, w)->name;
+    const double scale = zfi_scale_of(&l->d, name, (double)zfi_rank_of(&l->d, name));
+    const zf_tensor bounds = {g, node.args[2]};
+    zf_tensor base, low;
+    if (l->d.dora || l->d.dropout > 0) {
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_lora: \"%.200s\" has matrices of experts, for which there is no %s: targets "
+                 "must leave it out, or %s must be 0",
+                 name, l->d.dora ? "dora" : "dropout", l->d.dora ? "dora" : "dropout");
+        return;
+    }
+    g->scope = node.scope, g->file = node.file, g->line = node.line;
+    base = zfi_append_like(g, &node, node.args);
+    zfi_make_pair(l, w, ZF_INT(&node, grouped_linear, transpose) != 0);
+    low = zf_grouped_linear((zf_tensor){g, node.args[0]}, (zf_tensor){g, l->a[w]}, bounds);
+    if (scale != 1) low = zf_scale(low, scale);
+    zfi_become(g, id, ZF_OP_add, base, zf_grouped_linear(low, (zf_tensor){g, l->b[w]}, bounds));
+}
+
 /* Adapts what node `id` computes, if it is of a target. */
 static void zfi_adapt_node(zfi_lora *l, int32_t id)
 {
     const int32_t product = zfi_result_of(l, id), table = zfi_table_of(l, id),
-                  w = product ? zfi_weight_of(l, product) : 0;
-    if (table && l->adapted[table]) zfi_adapt_lookup(l, id, table);
+                  w = product ? zfi_weight_of(l, product) : 0, experts = zfi_adapted_experts(l, id);
+    if (experts && l->adapted[experts]) zfi_adapt_experts(l, id, experts);
+    else if (table && l->adapted[table]) zfi_adapt_lookup(l, id, table);
     else if (w && l->adapted[w] && !l->lookup[w] && !(product == id && zfi_has_bias_after(l, id)))
         zfi_adapt(l, id, product);
 }

@@ -63,6 +63,8 @@ CASES = {
                                               target_modules=["embed_tokens", "lm_head", "v_proj"])),
     "dora8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, use_dora=True,
                                        target_modules=["q_proj", "down_proj"])),
+    "experts": ("mixtral", False, 3e-3, dict(r=2, lora_alpha=3, target_modules=["w1", "w2", "w3", "q_proj"],
+                                            rank_pattern={"w2": 3}, alpha_pattern={"w3": 5.5})),
     "int8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"])),
     "int4": ("wide4", False, 3e-3, dict(r=2, lora_alpha=4, target_modules=["v_proj", "up_proj"])),
 }
@@ -103,11 +105,56 @@ def wide_model(bits):
     return model
 
 
+class Experts(torch.nn.Module):
+    """A layer of experts with a module for each product, as Mixtral's files and PEFT's have it."""
+
+    def __init__(self, fused):
+        super().__init__()
+        self.router, (up, down) = fused.gate, (fused.experts.gate_up_proj, fused.experts.down_proj)
+        self.experts = torch.nn.ModuleList()
+        for e in range(len(up)):
+            expert = torch.nn.Module()
+            for name, weight in zip(("w1", "w3", "w2"), (*up[e].detach().chunk(2), down[e].detach())):
+                product = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+                product.weight.data.copy_(weight)
+                setattr(expert, name, product)
+            self.experts.append(expert)
+
+    def forward(self, x):
+        rows = x.flatten(0, 1)
+        _, weights, chosen = self.router(rows)
+        out = torch.zeros_like(rows)
+        for e, expert in enumerate(self.experts):
+            row, k = torch.where(chosen == e)
+            of = rows[row]
+            y = expert.w2(torch.nn.functional.silu(expert.w1(of)) * expert.w3(of))
+            out = out.index_add(0, row, y * weights[row, k, None])
+        return out.view_as(x)
+
+
+def with_modules(model):
+    """The same model with a module for each expert's product, which newer transformers have not."""
+    for layer in model.model.layers:
+        layer.block_sparse_moe = Experts(layer.mlp)
+        del layer.mlp
+        object.__setattr__(layer, "mlp", layer.block_sparse_moe.forward)
+    model.config.model_type = "mixtral_of_modules"  # of a Mixtral PEFT takes these modules for fused ones
+    return model
+
+
 def load_model(name):
     if name.startswith("wide"):
         return wide_model(int(name[4:]))
-    return AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float64,
-                                                attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float64, experts_implementation="eager",
+                                                 attn_implementation="eager")
+    if name != "mixtral":
+        return model
+    ids = load_file(MODELS / "batch.safetensors")["input_ids"][0]
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        after = with_modules(model)(input_ids=ids).logits
+    assert (before - after).abs().max() < 1e-12
+    return model
 
 
 def loss_of(model, masked):
@@ -151,6 +198,17 @@ def as_param(name, p):
     return name + ("" if name.endswith((".weight", ".bias")) else ".weight"), p
 
 
+def stacked(params):
+    """One tensor for the parameters of all experts."""
+    out = {}
+    for name, p in params:
+        before, experts, after = name.partition(".experts.")
+        number, _, rest = after.partition(".")
+        out.setdefault(f"{before}.experts.{rest}" if experts else name, {})[int(number or 0)] = p
+    return {n: torch.stack([p[e] for e in sorted(p)]) if ".experts." in n else p[0]
+            for n, p in out.items()}
+
+
 def make_case(name):
     model, masked, lr, options = CASES[name]
     peft = get_peft_model(load_model(model), LoraConfig(task_type="CAUSAL_LM", **options),
@@ -168,7 +226,7 @@ def make_case(name):
     config = HERE / name / "adapter_config.json"
     config.write_text(config.read_text().replace(str(MODELS), "tests/golden/llm"))
     losses, params = train(peft.double(), masked, lr)
-    save(HERE / name / "trained.safetensors", losses, dict(as_param(n, p) for n, p in params.items()))
+    save(HERE / name / "trained.safetensors", losses, stacked(as_param(n, p) for n, p in params.items()))
     print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}")
 
 

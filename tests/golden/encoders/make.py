@@ -7,8 +7,8 @@
     CASE/           ...ForMaskedLM, and as CASE-labels/ ...ForSequenceClassification
     batch.safetensors     input_ids, attention_mask (padding on the right), labels, text_labels
     values.safetensors    of each folder FOLDER.logits (of labelled positions, or of texts), FOLDER.loss
-                          and FOLDER.norm, of all gradients; of those with labels the losses of 20 steps
-                          of AdamW (FOLDER.losses) and FOLDER.after.NAME of one parameter
+                          and FOLDER.norm, of all gradients; the losses of 20 steps of AdamW
+                          (FOLDER.losses), and of those with labels FOLDER.after.NAME of one parameter
 
     roberta         types 1, relu     roberta-labels     3 labels with names, types 2
     distilbert      gelu              distilbert-labels  2 labels
@@ -106,7 +106,8 @@ def evaluate(name, model, data, out):
     if getattr(model.config, "problem_type", None) == "regression":
         of_texts = torch.tensor([0.5, -1.0, 2.0, 0.25], dtype=torch.float64)
     texts = name.endswith(("labels", "number"))
-    result = model(**inputs, labels=of_texts if texts else torch.from_numpy(data["labels"]))
+    inputs["labels"] = of_texts if texts else torch.from_numpy(data["labels"])
+    result = model(**inputs)
     model.zero_grad()
     result.loss.backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
@@ -114,9 +115,6 @@ def evaluate(name, model, data, out):
     out[name + ".logits"] = logits.detach().numpy().astype(np.float32)
     out[name + ".loss"] = np.array(result.loss.item())
     out[name + ".norm"] = np.array(torch.sqrt(sum((g * g).sum() for g in grads)).item())
-    if not texts:
-        return
-    out[name + ".text_labels"] = of_texts.numpy()
     matrices = [p for p in model.parameters() if p.ndim > 1]
     rest = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW([dict(params=matrices, weight_decay=0.01),
@@ -124,12 +122,14 @@ def evaluate(name, model, data, out):
     losses = []
     for _ in range(20):
         optimizer.zero_grad()
-        loss = model(**inputs, labels=of_texts).loss
+        loss = model(**inputs).loss
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    last, p = list(model.named_parameters())[-2]
-    out[name + ".losses"], out[name + ".after." + last] = np.array(losses), p.detach().numpy()
+    out[name + ".losses"] = np.array(losses)
+    if texts:
+        last, p = list(model.named_parameters())[-2]
+        out[name + ".text_labels"], out[name + ".after." + last] = of_texts.numpy(), p.detach().numpy()
 
 
 def make():

@@ -10,6 +10,7 @@ it computes of them in float64, on the batches of ../llm.
                                  embedding, as 350m
     NAME/expected.safetensors    F32 of f64: "logits" [B,T,V], "loss" [], and the gradient of every
                                  parameter under its name
+    NAME/trained.safetensors     F64 "losses" [20], of AdamW over the batch, each before its update
     generated.safetensors        I32 "prompts" [P,9], -1 after their ends, and of each model NAME
                                  [P,200], the most likely tokens that follow, by generate in f64 with a
                                  repetition penalty; they and the second ones are at least 5e-5 apart
@@ -75,6 +76,21 @@ def make_case(name):
     print(f"{name}: loss {loss.item():.6f}, {sum(p.numel() for p in model.parameters())} weights")
 
 
+def make_trained(name, steps=20):
+    model, batch, losses = load(HERE / name).eval(), read_batch(CASES[name][0]), []
+    step = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3, weight_decay=0)
+    for _ in range(steps):
+        logits = model(batch["input_ids"], attention_mask=batch.get("attention_mask")).logits
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1),
+                                                 batch["labels"][:, 1:].flatten())
+        losses.append(loss.item())
+        step.zero_grad()
+        loss.backward()
+        step.step()
+    save_file({"losses": torch.tensor(losses, dtype=torch.float64)}, HERE / name / "trained.safetensors")
+    print(f"{name}: losses {losses[0]:.6f} to {losses[-1]:.6f}")
+
+
 def make_generated():
     prompts = [[5, 11, 3, 28, 30], [7], [1, 2, 35, 4, 36, 6, 21, 8, 9]]
     tensors = {"prompts": torch.tensor([p + [-1] * (9 - len(p)) for p in prompts], dtype=torch.int32)}
@@ -120,4 +136,5 @@ if __name__ == "__main__":
     else:
         for each in CASES:
             make_case(each)
+            make_trained(each)
         make_generated()

@@ -139,8 +139,8 @@ typedef struct zf_lora_desc {
     const char *targets;
     /* Parameters that stay trained, separated by commas: names of parameters, names of modules as
      * those of targets, with all parameters below them, and patterns of either with * and ?
-     * (zf_param_group.params). Each must match a parameter, which is not frozen and no target;
-     * all-linear leaves them out. NULL or "": none */
+     * (zf_param_group.params). Each must match a parameter, which is not frozen; targets leave
+     * them out, and must have another module. NULL or "": none */
     const char *keep;
 } zf_lora_desc;
 ZF_API zf_status zf_lora(zf_graph *graph, const zf_lora_desc *desc);

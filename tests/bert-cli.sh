@@ -1433,8 +1433,45 @@ check 'texts longer than positions' \
     "$bert" classify --load "$work/exported" --data "$work/new.csv" --seq 65536
 check 'labels without texts' misused 'texts with labels are needed: --data FILE' finetune --model $small \
     --corpus x --vocab y
-check 'adapters of models with labels' misused '--lora is for models that predict tokens' finetune \
-    --model $small --data x --lora r=2
+adapts_labels() { # resumed and shared with the same bits; merged, it gives the same labels
+    adapts='--lora r=2,alpha=4,targets=query,dense --lr 1e-2 --warmup 1 --schedule constant'
+    classified labels.csv --steps 60 $adapts --micro-batches 2 --save "$work/adapts" && [ $status = 0 ] &&
+        grep -Fq 'held out: accuracy 100.0% of 2 texts' "$work/out" &&
+        [ ! -e "$work/adapts/model.safetensors" ] &&
+        grep -q '"task_type": "SEQ_CLS"' "$work/adapts/adapter_config.json" &&
+        tr -d '\n ' < "$work/adapts/adapter_config.json" |
+        grep -Fq '"modules_to_save":["bert.pooler.dense","classifier"]' &&
+        classified labels.csv --steps 30 $adapts --micro-batches 2 --save "$work/adapts half" &&
+        classified labels.csv --steps 60 $adapts --load "$work/adapts half" --ranks 2 --zero 3 \
+            --save "$work/adapts whole" && [ $status = 0 ] &&
+        cmp "$work/adapts/adapter_model.safetensors" "$work/adapts whole/adapter_model.safetensors" &&
+        run "$bert" classify --load $small --adapter "$work/adapts" --data "$work/new.csv" --dtype f32 &&
+        [ $status = 0 ] && [ "$(grep -c '^{"label":.*"scores":\[.*,.*\]}$' "$work/out")" = 2 ] &&
+        run "$bert" eval --load $small --adapter "$work/adapts" --data "$work/labels.csv" &&
+        grep -Fq 'accuracy 100.0% of 40 texts' "$work/out" &&
+        run "$bert" merge --model $small --adapter "$work/adapts" "$work/adapts merged" && [ $status = 0 ] &&
+        run "$bert" eval --load "$work/adapts merged" --data "$work/labels.csv" &&
+        grep -Fq 'accuracy 100.0% of 40 texts' "$work/out"
+}
+check 'an adapter with labels' adapts_labels
+goes_on_with_labels() { # those of the adapter, also where data have one
+    sed '2,${/yes/!d
+}' "$work/labels.csv" > "$work/some.csv"
+    run "$bert" finetune --model $small --adapter "$work/adapts" --data "$work/some.csv" --steps 1 --lr 0 \
+        --quiet --save "$work/adapts on" && [ $status = 0 ] &&
+        cmp "$work/adapts/adapter_model.safetensors" "$work/adapts on/adapter_model.safetensors"
+}
+check 'an adapter with labels goes on' goes_on_with_labels
+check 'an adapter without labels' \
+    fails 1 "bert: $work/adapter is an adapter of a model that predicts words: it has no head for the\
+ labels of the model" "$bert" classify --load "$work/exported" --adapter "$work/adapter" --data "$work/new.csv"
+check 'no adapter of labels' \
+    fails 1 "bert: $work/labels is no adapter: it has no adapter_config.json" "$bert" classify \
+    --load "$work/exported" --adapter "$work/labels" --data "$work/new.csv"
+check 'an adapter of other labels' \
+    fails 1 "bert: $work/labels.csv: text 1 has the label \"0\", which is none of the model's: no \
+$(printf '\303\251'), yes" "$bert" finetune --model $small --adapter "$work/adapts" --data "$work/labels.csv" \
+    --label id --steps 1 --quiet
 check 'norms in front in another family' \
     fails 1 'bert: --pre-norm is for BERT; tests/golden/encoders/roberta is of another family' "$bert" \
     pretrain --model tests/golden/encoders/roberta --corpus docs/data/stories.txt \

@@ -216,6 +216,46 @@ TEST_ONCE(encoders_modernbert_regresses_as_transformers)
     check_folder(t, "modernbert-labels", "classifier.weight");
 }
 
+/* An adapter of PEFT, whose head gives a model that predicts words its labels. */
+TEST_ONCE(encoders_take_labels_of_an_adapter)
+{
+    static session s; /* outlives what the test defers */
+    static bert_config c;
+    float got[BATCH * 3];
+    const bert_batch_file *f = open_batch(t);
+    session_desc d = {.sample = &bert_sample,
+                      .purpose = SAMPLE_ANSWER,
+                      .config = &c,
+                      .shape = {.batch = BATCH, .sequence = TOKENS, .predictions = 1},
+                      .threads = 1,
+                      .adapter = GOLDEN "adapter"};
+    zf_error error = {ZF_OK, ""};
+    int64_t count = 0;
+    double *golden;
+    CHECK(t, f);
+    if (!session_config(&bert_sample, GOLDEN "roberta", d.adapter, &c, &error) ||
+        !session_open_folder(&s, GOLDEN "roberta", &d, 0, &error))
+        OK(t, error.status, error.text);
+    test_defer(t, close_session, &s);
+    CHECK(t, c.task == BERT_CLASSIFIES && c.labels == 3);
+    CHECK_TEXT(t, c.names, "LABEL_0\nLABEL_1\nLABEL_2\n");
+    feed(t, &s, "roberta-labels", &c, &f->batch[0]);
+    OK(t, zf_step(s.program), zf_program_error(s.program));
+    OK(t, zf_read(s.program, zf_graph_find(s.graph, "scores"), got, sizeof got),
+       zf_program_error(s.program));
+    golden = value_of(t, "adapter", "logits", &count);
+    CHECK(t, golden && count == BATCH * 3);
+    for (int64_t i = 0; i < count; i++) CHECK_NEAR(t, got[i], golden[i], 1e-5);
+    free(golden);
+    CHECK(t, !session_config(&bert_sample, GOLDEN "distilbert-labels", d.adapter, &c, &error));
+    CHECK_TEXT(t, error.text,
+               GOLDEN "adapter is an adapter with a head of 3 labels, and the model has 2");
+    error.status = ZF_OK;
+    CHECK(t, session_config(&bert_sample, GOLDEN "modernbert", d.adapter, &c, &error) &&
+                 !session_open_folder(&s, GOLDEN "modernbert", &d, 0, &error) &&
+                 strstr(error.text, "adapter is an adapter of another model: zf_lora: keep has"));
+}
+
 /* 1 and 01 are labels of their own, each once. */
 TEST_ONCE(encoders_name_each_label_once)
 {

@@ -38,6 +38,7 @@ int bert_command_pretrain(int argc, char **argv)
 }
 
 int bert_command_export(int argc, char **argv) { return export_command(&bert_sample, argc, argv); }
+int bert_command_merge(int argc, char **argv) { return merge_command(&bert_sample, argc, argv); }
 
 typedef struct vocab_options {
     const char *corpus, *vocab;

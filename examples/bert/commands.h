@@ -12,5 +12,6 @@ int bert_command_eval(int argc, char **argv);
 int bert_command_fill(int argc, char **argv);
 int bert_command_tokenize(int argc, char **argv);
 int bert_command_export(int argc, char **argv);
+int bert_command_merge(int argc, char **argv);
 
 #endif

@@ -39,7 +39,8 @@ static const bert_family_desc bert = {.class = "Bert",
                                                .norm = "transform.LayerNorm",
                                                .decoder = "decoder",
                                                .bias = "bias"},
-                                      .classify = classify};
+                                      .classify = classify,
+                                      .labels = "bert.pooler.dense,classifier"};
 
 static const bert_family_desc *const families[BERT_FAMILIES] = {
     [BERT_BERT] = &bert,

@@ -79,6 +79,10 @@ typedef struct bert_model {
  * folder with one. False with *error. */
 bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *error);
 
+/* Sets the labels of a model with an adapter (sample_model.adapt): those that the adapter was trained
+ * for. One without a head for them fits a model that predicts words. */
+bool bert_adapt(void *config, const char *adapter, zf_error *error);
+
 extern const zf_config_table bert_config_table; /* its keys in config.json */
 
 /* Names of the parts that predict masked words. */
@@ -102,6 +106,7 @@ typedef struct bert_family_desc {
     zf_tensor (*transform)(zf_tensor x, const bert_config *config);
     /* The scores of labels, [B, labels], by the states of all tokens. */
     zf_tensor (*classify)(zf_tensor x, const bert_config *config, const bert_model *m);
+    const char *labels; /* the modules of `classify`, with commas between */
     bool two_separators; /* between two texts */
 } bert_family_desc;
 

@@ -9,6 +9,7 @@ static const command commands[] = {
     {"eval", "loss and accuracy of a checkpoint on the held-out part of a text", bert_command_eval},
     {"tokenize", "print the ids or tokens of texts", bert_command_tokenize},
     {"fill", "guess the [MASK] words of a sentence", bert_command_fill},
+    {"merge", "export the weights with an adapter added to them", bert_command_merge},
     {"export", "write a checkpoint's weights under Hugging Face names", bert_command_export},
     {NULL, NULL, NULL},
 };

@@ -110,4 +110,5 @@ const sample_model bert_sample = {
     .wrong = wrong,
     .configure = configure,
     .unlike = unlike,
+    .adapt = bert_adapt,
 };

@@ -743,9 +743,11 @@ bool zf_adapter_can_write(zf_graph *g, zf_error *error)
     return true;
 }
 
-/* The modules that are kept. */
-static void zfl_put_kept(zf_json_writer *w, zf_text *seen, zf_graph *g)
+/* The modules that are kept. Of texts with labels PEFT always keeps a module called classifier, as a
+ * whole. */
+static void zfl_put_kept(zf_json_writer *w, zf_text *seen, zf_graph *g, const char *task)
 {
+    const bool labels = task && !strcmp(task, "SEQ_CLS");
     char name[ZFL_PARAM_NAME];
     bool begun = false;
     zf_json_put_key(w, "modules_to_save");
@@ -754,7 +756,7 @@ static void zfl_put_kept(zf_json_writer *w, zf_text *seen, zf_graph *g)
         if (!*module) continue;
         if (!begun) zf_json_begin_array(w);
         begun = true;
-        zfl_put_once(w, seen, module);
+        zfl_put_once(w, seen, labels && zfl_begins(module, "classifier.") ? "classifier" : module);
     }
     if (begun) zf_json_end(w);
     else zf_json_put_null(w);
@@ -818,7 +820,7 @@ static bool zfl_write_config(zf_text *out, zf_graph *g, const zf_adapter_about *
     zf_json_put_bool_member(w, "init_lora_weights", true);
     zfl_put_targets(w, &seen, g, about->exchange, about->desc->targets);
     zf_text_clear(&seen);
-    zfl_put_kept(w, &seen, g);
+    zfl_put_kept(w, &seen, g, about->task);
     if (zfl_keeps_tied(g, about->exchange))
         zf_json_put_bool_member(w, "ensure_weight_tying", true);
     for (size_t k = 0; k < sizeof nothing / sizeof *nothing; k++)

@@ -248,12 +248,15 @@ static void zfi_mark_target(zfi_lora *l, const char *target, size_t length)
 {
     zf_graph *g = l->graph;
     char modules[200];
-    bool any = false;
+    bool any = false, adapted = false;
+    const char *kept = NULL;
     for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
         int32_t id = g->params[i];
         const char *name = g->nodes[id].name;
         if (!zfi_is_target(name, target, length)) continue;
         any = true;
+        if (l->kept[id] && (kept = name)) continue;
+        adapted = true;
         if (l->other[id])
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_lora: \"%.100s\" is of the target \"%.*s\", but %%%d = %s reads it; only "
@@ -265,13 +268,13 @@ static void zfi_mark_target(zfi_lora *l, const char *target, size_t length)
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_lora: \"%.100s\" is of the target \"%.*s\", but nothing reads it", name,
                      (int)length, target);
-        else if (l->kept[id])
-            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                     "zf_lora: \"%.100s\" is of the target \"%.*s\", and keep has it as well: it is "
-                     "either adapted or trained itself",
-                     name, (int)length, target);
         l->adapted[id] = true;
     }
+    if (kept && !adapted && !g->error.status)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_lora: \"%.100s\" is of the target \"%.*s\", and keep has it as well: it is "
+                 "either adapted or trained itself",
+                 kept, (int)length, target);
     if (any || g->error.status) return;
     zfi_list_modules(l, modules, sizeof modules);
     zfi_fail(&g->error, ZF_ERR_ARGUMENT,

@@ -104,6 +104,7 @@ static bool run(options *x, bert_config *c, zf_error *error)
                       .purpose = SAMPLE_ANSWER,
                       .config = c,
                       .threads = folder_threads(&x->from),
+                      .adapter = x->from.adapter,
                       .average = x->from.average};
     dataset data = {.vocab = NULL};
     texts t = {.count = 0};
@@ -137,6 +138,7 @@ int bert_command_classify(int argc, char **argv)
     int status;
     x = (options){.text = NULL};
     command_add(&tables, folder_load_rows, &x.from);
+    command_add(&tables, folder_adapter_rows, &x.from);
     command_add(&tables, own_rows, &x);
     command_add(&tables, folder_compute_rows, &x.from);
     if (!command_options(argc, argv, "classify --load DIR --data FILE [OPTIONS]", &tables, NULL,
@@ -144,7 +146,7 @@ int bert_command_classify(int argc, char **argv)
         return status;
     if (!x.from.load) return command_usage_error(argv, folder_is_missing);
     if (!x.o.data) return command_usage_error(argv, "texts are needed: --data FILE");
-    if (!session_config(&bert_sample, x.from.load, NULL, &c, &error))
+    if (!session_config(&bert_sample, x.from.load, x.from.adapter, &c, &error))
         return command_error("%s", error.text);
     if (!c.task)
         return command_error("%s has no labels: finetune trains a model for them", x.from.load);

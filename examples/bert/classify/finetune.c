@@ -166,6 +166,8 @@ static void print_score(const sample_score *score, const void *config, double un
                (long long)score->labelled, score->value[LOSS]);
 }
 
+static const char *head(const void *config) { return bert_family_of(config)->labels; }
+
 const objective classify_objective = {
     .losses = {"loss"},
     .curve_title = "loss of texts",
@@ -173,6 +175,7 @@ const objective classify_objective = {
                {"accuracy", "accurate", false, true},
                {"distance", "distance", false, true}},
     .least_sequence = 3,
+    .head = head,
     .frame = ZF_FOLDER_BERT,
     .open_data = open_data,
     .close = close_data,
@@ -191,7 +194,6 @@ const objective classify_objective = {
 static const char *wrong(const settings *o)
 {
     if (o->corpus || o->batch_file || !o->data) return "texts with labels are needed: --data FILE";
-    if (settings_adapts(o)) return "--lora is for models that predict tokens";
     if (o->chat || o->chat_vars || o->date) return "--chat and its options are for conversations";
     return o->alone ? "--alone: each text has a row of its own already" : NULL;
 }

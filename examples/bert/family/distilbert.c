@@ -112,4 +112,5 @@ const bert_family_desc bert_distilbert = {
              .decoder = "vocab_projector",
              .bias = "vocab_projector.bias"},
     .classify = classify,
+    .labels = "pre_classifier,classifier",
 };

@@ -252,4 +252,5 @@ const bert_family_desc bert_modernbert = {
     .head = {.decoder = "decoder", .bias = "decoder.bias"},
     .transform = transform,
     .classify = classify,
+    .labels = "head.dense,head.norm,classifier",
 };

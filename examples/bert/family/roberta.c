@@ -52,7 +52,8 @@ static const bert_config defaults = {BERT_DEFAULTS(2, -1), .vocab = 50265, .pad 
         .config = {.unwritten = unwritten, .defaults = &defaults}, .read = read, .write = write,   \
         .dropout = "classifier_dropout", .body = body,                                             \
         .head = {.scope = "lm_head", .decoder = "decoder", .bias = "bias"},                        \
-        .transform = transform, .classify = classify, .two_separators = true,                      \
+        .transform = transform, .classify = classify, .labels = "classifier",                      \
+        .two_separators = true,                                                                    \
     }
 
 const bert_family_desc bert_roberta = ROBERTA("Roberta"),

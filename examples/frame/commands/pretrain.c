@@ -398,11 +398,14 @@ static void set_dropouts(run_job *job)
     if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
 }
 
-/* An adapter of a model that scores has the head, which is trained next to it. */
+/* An adapter of a model of texts has the head, which is trained next to it. */
 static bool keep_head(run_job *job, zf_error *error)
 {
     zf_lora_desc *lora = &job->o.training.lora;
-    job->keep = session_keep(lora->keep, NULL, error);
+    const objective *of = job->sample->objective;
+    const char *head = of->head ? of->head(&job->config) : of->scores_texts ? "score" : NULL;
+    if (!head) return true;
+    job->keep = session_keep(head, lora->keep, NULL, error);
     lora->keep = job->keep;
     return job->keep != NULL;
 }
@@ -448,7 +451,7 @@ static bool load_config(run_job *job, zf_error *error)
     const sample_model *sample = job->sample;
     if (!zf_config_load(sample->config(), job->o.model, &job->config, error)) return false;
     if (sample->configure) sample->configure(&job->config, &job->o);
-    return true;
+    return !job->o.adapter || !sample->adapt || sample->adapt(&job->config, job->o.adapter, error);
 }
 
 /* Opens what the ranks of this process share. False with *error. */
@@ -478,8 +481,7 @@ static bool open_job(run_job *job, zf_error *error)
     if ((settings_adapts(o) || job->sample->objective->joins || job->data.first) && settings_first(o) &&
         (o->save || o->load) && !zf_digest_path(settings_first(o), &job->base, error))
         return false;
-    if (job->sample->objective->scores_texts && settings_adapts(o) && !keep_head(job, error))
-        return false;
+    if (settings_adapts(o) && !keep_head(job, error)) return false;
     if (o->adapter && !session_fits_base(o->adapter, o->init, error)) return false;
     set_dropouts(job);
     return fits_dropout(job, error) && choose_steps(job, error);

@@ -121,6 +121,9 @@ typedef struct objective {
     bool joins; /* checkpoints have parameters besides those of the session that trains */
     bool shares_layers; /* ranks along tensor and pipe can share a model that is trained for it */
     bool scores_texts; /* texts get a score, of a model with zf_config_facts.scores */
+    /* The modules that texts' labels are computed by, with commas between: an adapter keeps them.
+     * NULL: there are none, or that of scores_texts */
+    const char *(*head)(const void *config);
     zf_folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 
     /* The dataset of --batch-file; it sets o->batch and o->seq. False with *error. */
@@ -215,6 +218,8 @@ typedef struct sample_model {
     const char *(*wrong)(const settings *o);
     /* Sets what the sample's own options say of a new model; NULL: nothing. */
     void (*configure)(void *config, const settings *o);
+    /* Sets what an adapter in this folder says of the model. False with *error. NULL: nothing. */
+    bool (*adapt)(void *config, const char *adapter, zf_error *error);
     /* What a program that knows this kind of model by its config.json, but not all of its keys,
      * would do otherwise; NULL: nothing. */
     const char *(*unlike)(const void *config);

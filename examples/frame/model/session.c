@@ -210,15 +210,15 @@ bool session_is_judge(const session *s, const char *adapter)
            strcmp(adapter, adapter_name(&s->training)) != 0;
 }
 
-char *session_keep(const char *keep, const char *scope, zf_error *error)
+char *session_keep(const char *head, const char *keep, const char *scope, zf_error *error)
 {
     const char *at = keep ? keep : "";
     const size_t each = (scope ? strlen(scope) : 0) + 2;
-    size_t room = sizeof "score" + strlen(at), length;
+    size_t room = strlen(head) + 1 + strlen(at), length;
     char *out;
     for (const char *c = at; *c; c++) room += (c == at || *c == ',') * each;
     if (!(out = malloc(room))) return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
-    length = (size_t)snprintf(out, room, "score");
+    length = (size_t)snprintf(out, room, "%s", head);
     while (*at) {
         const size_t bytes = strcspn(at, ",");
         length += (size_t)snprintf(out + length, room - length, ",%s%s%.*s", scope ? scope : "",

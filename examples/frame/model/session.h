@@ -91,9 +91,9 @@ typedef struct session {
 /* Sets an option of the selected optimizer, "weight-decay", which it must have. */
 void session_set(zf_training *t, const char *option, double value);
 
-/* What an adapter keeps that scores, by names of a graph in which the names in `keep` are under
- * `scope`, or NULL: as they are. To be freed; NULL with *error. */
-char *session_keep(const char *keep, const char *scope, zf_error *error);
+/* What an adapter keeps: the modules `head`, as "score", and those in `keep`, by names of a graph in
+ * which these are under `scope`, or NULL: as they are. To be freed; NULL with *error. */
+char *session_keep(const char *head, const char *keep, const char *scope, zf_error *error);
 
 /* What names of adapters of SESSION_NEXT begin with that only score: checkpoints do not have
  * them. */

@@ -91,14 +91,16 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
     return true;
 }
 
-/* Sets the blocks that tokens see to those of an adapter, if it says which. */
+/* Sets the blocks that tokens see to those of an adapter, if it says which, and what else it says of
+ * the model. */
 static bool adapt(const sample_model *sample, const char *adapter, void *config, zf_error *error)
 {
     char layout[ZF_CONFIG_LAYOUT];
     bool there;
     return zf_config_read_layout(adapter, layout, &there, error) &&
            (!there ||
-            zf_config_set_layout(sample->config(), config, *layout ? layout : "off", 0, error));
+            zf_config_set_layout(sample->config(), config, *layout ? layout : "off", 0, error)) &&
+           (!sample->adapt || sample->adapt(config, adapter, error));
 }
 
 bool session_config(const sample_model *sample, const char *path, const char *adapter, void *config,
@@ -195,6 +197,19 @@ static bool may_average(const session_desc *d, const char *path, zf_error *error
                 "%s has no averages: only a checkpoint of a run with --ema has", path);
 }
 
+/* The adapter has a head in place of that of its base, of which the report lists what is not used:
+ * other tensors have been an error. */
+static void replace_head(const session *s, zf_weights_report *report)
+{
+    char name[300];
+    for (int32_t k = 0; k < zf_param_count(s->graph); k++) {
+        const zf_tensor param = zf_param_at(s->graph, k);
+        if (zf_param_adapter(param) && !zf_adapter_is_product(param) &&
+            zf_exchange_is_head(s->sample->exchange(), zf_param_plain_name(param, name, sizeof name)))
+            report->unused = 0;
+    }
+}
+
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error)
 {
@@ -228,6 +243,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
             fprintf(stderr, "%s: the text part is read; %d tensors of other parts are not\n", path,
                     (int)report.others);
         if (good && adapts) report.fresh -= report.kept; /* the adapter has them */
+        if (good && adapts) replace_head(s, &report);
         good = good && zf_weights_whole(&report, path, error);
     }
     good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph,

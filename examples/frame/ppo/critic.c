@@ -113,7 +113,7 @@ static bool describe(critic *c, const origin *from, const settings *o, zf_error 
     else if (settings_adapts(o)) c->lora = zf_training_resolved(&o->training).lora;
     if (!c->lora.rank) return true;
     c->lora.name = name, c->lora.dropout = 0;
-    c->keep = session_keep(c->lora.keep, c->adapter && !from->shares ? name : NULL, error);
+    c->keep = session_keep("score", c->lora.keep, c->adapter && !from->shares ? name : NULL, error);
     c->lora.keep = c->keep;
     return c->keep != NULL;
 }

@@ -139,9 +139,10 @@ static bool write_adapter(run *r, zf_adapter_files *files)
 {
     const run_job *job = r->job;
     const zf_lora_desc lora = zf_training_resolved(&job->o.training).lora;
-    const char *task = job->sample->objective->scores_texts              ? "SEQ_CLS"
-                       : job->sample->objective->frame == ZF_FOLDER_GPT ? "CAUSAL_LM"
-                                                                         : NULL;
+    const objective *of = job->sample->objective;
+    const char *task = of->scores_texts || of->head  ? "SEQ_CLS"
+                       : of->frame == ZF_FOLDER_GPT ? "CAUSAL_LM"
+                                                     : NULL;
     const zf_adapter_about about = {.desc = &lora,
                                     .base = job->o.init,
                                     .exchange = job->sample->exchange(),

@@ -23,7 +23,7 @@ typedef struct run_job {
     shape_phases phases;               /* of --phase and --curriculum */
     sample_shape shapes[SHAPE_PHASES]; /* of one part, of each of their shapes */
     dataset data;
-    char *keep; /* of --lora, for a model that scores */
+    char *keep; /* of --lora, for a model of texts */
     /* Where there is --save or --load, and the first weights are needed later (--lora,
      * objective.joins, dataset.first): their digest */
     uint64_t base;

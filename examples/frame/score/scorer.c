@@ -155,7 +155,7 @@ bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *
     zf_config_set_dropout(desc->sample->config(), &r->config, 0);
     if (a) d.training.lora = *zf_adapter_desc(a);
     d.training.lora.name = name, d.training.lora.dropout = 0;
-    good = good && (r->keep = session_keep(d.training.lora.keep, NULL, error)) != NULL;
+    good = good && (r->keep = session_keep("score", d.training.lora.keep, NULL, error)) != NULL;
     d.training.lora.keep = r->keep;
     d.share = with, d.with = SESSION_NEXT;
     if (good && (good = session_open(&r->session, &d, error))) {

@@ -1,7 +1,7 @@
 """Relatives of BERT as transformers writes them, and what it computes of them in float64.
 
     pip install torch transformers safetensors numpy
-    python make.py            # writes the folders and values.safetensors
+    python make.py            # writes the folders and values.safetensors (PEFT is needed too)
     python make.py check FOLDER    # FOLDER/CASE exported by build/bert is taken whole, strict=True
 
     CASE/           ...ForMaskedLM, and as CASE-labels/ ...ForSequenceClassification
@@ -9,6 +9,8 @@
     values.safetensors    of each folder FOLDER.logits (of labelled positions, or of texts), FOLDER.loss
                           and FOLDER.norm, of all gradients; the losses of 20 steps of AdamW
                           (FOLDER.losses), and of those with labels FOLDER.after.NAME of one parameter
+
+    adapter/        of PEFT, with 3 labels, over roberta/, without names of labels: adapter.logits
 
     roberta         types 1, relu     roberta-labels     3 labels with names, types 2
     distilbert      gelu              distilbert-labels  2 labels
@@ -20,6 +22,7 @@ import pathlib
 import sys
 
 import numpy as np
+import peft
 import torch
 from safetensors.numpy import save_file
 import transformers as tf
@@ -132,6 +135,24 @@ def evaluate(name, model, data, out):
         out[name + ".text_labels"], out[name + ".after." + last] = of_texts.numpy(), p.detach().numpy()
 
 
+def make_adapter(data, out):
+    torch.manual_seed(3)
+    model = tf.RobertaForSequenceClassification.from_pretrained(HERE / "roberta", num_labels=3,
+                                                                attn_implementation="eager")
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=3,
+                                                       target_modules=["query", "dense"]))
+    rng = np.random.default_rng(5)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.copy_(torch.from_numpy(0.3 * rng.standard_normal(tuple(p.shape))))
+    model.peft_config["default"].base_model_name_or_path = "roberta"
+    model.save_pretrained(HERE / "adapter")
+    (HERE / "adapter" / "README.md").unlink()
+    inputs = {k: torch.from_numpy(data[k]) for k in ("input_ids", "attention_mask")}
+    out["adapter.logits"] = model.double().eval()(**inputs).logits.detach().numpy().astype(np.float32)
+
+
 def make():
     out, data = {}, batch()
     save_file({k: v.astype(np.int32) if k != "attention_mask" else v.astype(bool) for k, v in data.items()},
@@ -143,6 +164,7 @@ def make():
             rest.unlink()
         evaluate(name, model, data, out)
         print(name, out[name + ".loss"])
+    make_adapter(data, out)
     save_file(out, HERE / "values.safetensors")
 
 

@@ -102,7 +102,8 @@
     X(swiglu, 1, 2, )                                                                              \
     X(swiglu_grad, 2, 3, )                                                                         \
     X(cast, 1, 1, A(cast, to, d))                                                                  \
-    X(quantize, 1, 1, A(quantize, bits, i) A(quantize, block, i) A(quantize, scale, d))            \
+    X(quantize, 1, 1, A(quantize, bits, i) A(quantize, block, i) A(quantize, scale, d)             \
+      A(quantize, once, b))                                                                        \
     X(dequantize, 1, 1, A(dequantize, bits, i) A(dequantize, block, i) A(dequantize, scale, d)     \
       A(dequantize, to, d))                                                                        \
     X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i) C(dropout, 24, DROPOUT, 0, 0))         \

@@ -575,7 +575,8 @@ static bool zfi_reads_sum(const zf_graph *g, const zfi_node *node)
 static bool zfi_runs_first(const zfi_node *node)
 {
     return (node->op == ZF_OP_all_gather && ZF_INT(node, all_gather, once)) ||
-           (node->op == ZF_OP_send && ZF_INT(node, send, once));
+           (node->op == ZF_OP_send && ZF_INT(node, send, once)) ||
+           (node->op == ZF_OP_quantize && ZF_INT(node, quantize, once));
 }
 
 /* How often the node runs in a step. */

@@ -2,6 +2,8 @@
  * (zf_zero_desc.quantized_weights), and a format of weights.
  *
  *     %8 = quantize %7 {bits=8 block=256} : u8[1040]            of f32[1024]: 4 records
+ *     %8 = quantize %7 {bits=8 block=256 once=true} : u8[1040]  in the first micro-batch of a step
+ *                                                               alone: it stays for the others
  *     %9 = dequantize %8 {bits=8 block=256} : f32[1024]
  *     %9 = dequantize %8 {bits=8 block=256 to=bf16} : bf16[1024]
  *     %9 = dequantize_sum %8 {bits=8 block=256 parts=4} : f32[256]    the sum of 4 parts of %8
@@ -385,6 +387,7 @@ static void zfi_dequantize_records(const zf_launch *l, int64_t first, int64_t la
 static zf_status zfi_cpu_quantize(const zf_launch *l)
 {
     const int64_t block = ZF_INT(l, quantize, block);
+    if (ZF_INT(l, quantize, once) && l->run->micro > 0) return ZF_OK;
     zfi_split(l, zfi_count(&l->args[0]) / block, zfi_row_grain(block), zfi_quantize_records);
     return ZF_OK;
 }

@@ -306,6 +306,7 @@ static zf_status zfd_cuda_quantize(const zf_launch *l)
     zfd_feedback f = {};
     const int64_t records = zfd_count(&l->args[0]) / b.block;
     if (!records) return ZF_OK;
+    if (l->op == ZF_OP_quantize && ZF_INT(l, quantize, once) && l->run->micro > 0) return ZF_OK;
     f.run = zfd_device_of(l)->run;
     if (l->op == ZF_OP_quantize_feedback) {
         const double beta = ZF_FLOAT(l, quantize_feedback, beta);

@@ -508,3 +508,29 @@ TEST_ONCE(quantized_rows_are_alike)
         CHECK(t, !memcmp(one, all + (each ? each : 1) * OUT, (size_t)(rows * OUT) * sizeof *one));
     }
 }
+
+/* once=true: the records of the first micro-batch of a step are those of the others. */
+TEST(quantize_once_a_step)
+{
+    static const char text[] = "zero stage=0 world=1 micro_batches=2\n"
+                               "%1 = param \"w\" : f32[256]\n"
+                               "%2 = quantize %1 {bits=8 block=256 once=true} : u8[260]\n"
+                               "%3 = dequantize %2 {bits=8 block=256} : f32[256]\n"
+                               "output %3 \"y\"\n";
+    static float w[256], y[256];
+    zf_error error = {ZF_OK, ""};
+    zf_status status = ZF_OK;
+    test_defer(t, session_free, &s);
+    s.graph = zf_graph_parse(text, strlen(text), NULL, &error);
+    NEED(t, s.graph, &error);
+    s.program = zf_compile(s.graph, NULL);
+    if (!s.program) OK(t, zf_graph_status(s.graph), zf_graph_error(s.graph));
+    for (int k = 0; k < 4 && !status; k++) {
+        for (int i = 0; i < 256; i++) w[i] = (float)(k + 1);
+        status = zf_write(s.program, zf_graph_find(s.graph, "w"), w, sizeof w);
+        if (!status) status = k % 2 ? zf_step(s.program) : zf_micro(s.program);
+        if (!status) status = zf_read(s.program, zf_graph_find(s.graph, "y"), y, sizeof y);
+        if (!status) CHECK_NEAR(t, y[5], (float)(k / 2 * 2 + 1), 1e-5);
+    }
+    OK(t, status, zf_program_error(s.program));
+}

@@ -143,6 +143,21 @@ TEST_ONCE(sums_of_micro_batches_with_parameters_gathered_once)
     }
 }
 
+/* Parameters that are sent in 8 bits are quantised and gathered once, with the bits of each use. */
+TEST_ONCE(sums_of_micro_batches_with_parameters_quantised_once)
+{
+    static after each, once;
+    size_t peaks[TEAM_RANKS];
+    for (int pipe = 1; pipe <= 2 && !t->failed; pipe++) {
+        made m = {.passes = step, .pipe = pipe, .data = 2, .micro = 4};
+        m.zero = "stage=3 sum=micro quantized_weights=true";
+        if (!run_ranks(t, &m, &each, peaks)) return;
+        m.zero = "stage=3 sum=micro quantized_weights=true gather=step";
+        if (!run_ranks(t, &m, &once, peaks)) return;
+        CHECK(t, !memcmp(&each, &once, sizeof once));
+    }
+}
+
 /* The gradient of w is x, of which two ranks add 1 and 2^25, and -2^25 and 1: in f32 the order
  * decides what is left. */
 TEST_ONCE(sums_of_micro_batches_are_those_of_ranks)

@@ -509,7 +509,11 @@ static int32_t zfi_sent_of(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
     if (!z->d.quantized_weights || !zfi_is_float(z->cut.buckets[f].dtype)) return u->bucket;
-    if (!u->quantized) u->quantized = zfi_quantize_node(z, u->bucket, 0, 8);
+    if (!u->quantized) {
+        u->quantized = zfi_quantize_node(z, u->bucket, 0, 8);
+        if (u->quantized)
+            ZF_INT(&z->graph->nodes[u->quantized], quantize, once) = zfi_gathers_once(z);
+    }
     return u->quantized;
 }
 

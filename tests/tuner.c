@@ -80,6 +80,8 @@ static void check_steps(test *t, const zf_training *training)
         OK(t, zf_step(s.program), zf_program_error(s.program));
         CHECK(t, loss > 0.1 && (float)loss == (float)session_scalar(&s, "loss"));
     }
+    session_close(&s);
+    zf_tuner_close(&tuner);
 }
 
 TEST_ONCE(tuner_steps_are_those_of_a_session)

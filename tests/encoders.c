@@ -251,6 +251,7 @@ TEST_ONCE(encoders_take_labels_of_an_adapter)
     CHECK_TEXT(t, error.text,
                GOLDEN "adapter is an adapter with a head of 3 labels, and the model has 2");
     error.status = ZF_OK;
+    session_close(&s);
     CHECK(t, session_config(&bert_sample, GOLDEN "modernbert", d.adapter, &c, &error) &&
                  !session_open_folder(&s, GOLDEN "modernbert", &d, 0, &error) &&
                  strstr(error.text, "adapter is an adapter of another model: zf_lora: keep has"));

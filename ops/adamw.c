@@ -164,10 +164,9 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
 /* An error unless the step was advanced before. */
 static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, const zfi_update_tasks *tasks)
 {
-    const zf_launch all = tasks->rows && l->attributes[tasks->lazy].i ? zfi_without_rows(l) : *l,
-                    own = zfi_without_scale(&all, ZF_AT_adamw_scaled);
+    const zf_launch own = zfi_plain_update(l, tasks);
     int64_t t = zfi_get_integer(zfi_adam_step(l), 0);
-    if (zfi_gradient_scale(&own, ZF_AT_adamw_scaled) < 0) {
+    if (zfi_gradient_scale(&own, tasks->scaled) < 0) {
         if (l->op == ZF_OP_lamb_update)
             zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_zero_update);
         return ZF_OK;

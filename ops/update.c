@@ -305,7 +305,7 @@ static zf_launch zfi_row_launch(const zf_launch *l, int at, int64_t first, int64
     const int32_t all = l->arg_count + 1; /* the scale, if there is one, is after the others */
     memcpy(args, l->args, (size_t)all * sizeof *args);
     memcpy(with, l->attributes, ZF_MAX_ATTRIBUTES * sizeof *with);
-    if (with[at + 2].list.count) /* the weight decay stands before `piece` */
+    if (with[at + 2].list.count) /* the weight decay comes before `piece` */
         with[at - 2].f = ((const double *)with[at + 2].list.data)[0];
     memset(with + at, 0, 3 * sizeof *with); /* world, blocks, decays */
     for (int32_t k = 0; k < l->arg_count; k++) {
@@ -352,17 +352,26 @@ typedef struct zfi_update_tasks {
     zfi_range_task *fast, *reference, *rows;
 } zfi_update_tasks;
 
+static bool zfi_updates_rows(const zf_launch *l, const zfi_update_tasks *tasks)
+{
+    return tasks->rows && l->attributes[tasks->lazy].i;
+}
+
+/* The launch of an update, without its rows and its scale. */
+static zf_launch zfi_plain_update(const zf_launch *l, const zfi_update_tasks *tasks)
+{
+    const zf_launch all = zfi_updates_rows(l, tasks) ? zfi_without_rows(l) : *l;
+    return zfi_without_scale(&all, tasks->scaled);
+}
+
 /* Runs an update over its elements, unless the loss scale says that the step is skipped. */
 static zf_status zfi_run_update(const zf_launch *l, const zfi_update_tasks *tasks)
 {
-    const bool lazy = tasks->rows && l->attributes[tasks->lazy].i;
-    const zf_launch all = lazy ? zfi_without_rows(l) : *l;
-    const zf_launch own = zfi_without_scale(&all, tasks->scaled);
+    const zf_launch own = zfi_plain_update(l, tasks);
     if (zfi_gradient_scale(&own, tasks->scaled) < 0) return ZF_OK;
-    if (lazy)
+    if (zfi_updates_rows(l, tasks))
         zfi_split(&own, zfi_count(&l->args[l->arg_count - 1]),
-                  zfi_row_grain(zfi_row_width(&l->args[1])),
-                  tasks->rows);
+                  zfi_row_grain(zfi_row_width(&l->args[1])), tasks->rows);
     else
         zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
                   zfi_fast_or_half(l) ? tasks->fast : tasks->reference);

@@ -294,6 +294,18 @@ __device__ __forceinline__ bool zfd_lazy_pack(const zfd_lazy &z, int64_t n, zfd_
     return true;
 }
 
+/* Calls work(job, pack) for the packs of the rows that this rank has. */
+template <class T, class Work>
+__device__ __forceinline__ void zfd_each_lazy(const zfd_lazy &z, const zfd_update_job &j, Work work)
+{
+    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < z.count * z.packs;
+         n += (int64_t)gridDim.x * blockDim.x) {
+        zfd_update_job own = j;
+        zfd_update_pack pack;
+        if (zfd_lazy_pack<T>(z, n, &own, &pack)) work(own, pack);
+    }
+}
+
 template <class T>
 __global__ void __launch_bounds__(ZFD_THREADS)
     zfd_adam_lazy_kernel(const zfd_update_job j, const zfd_lazy z)
@@ -303,12 +315,9 @@ __global__ void __launch_bounds__(ZFD_THREADS)
     __syncthreads();
     const zfd_adam a = *shared;
     if (a.state <= 0) return;
-    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < z.count * z.packs;
-         n += (int64_t)gridDim.x * blockDim.x) {
-        zfd_update_job own = j;
-        zfd_update_pack pack;
-        if (zfd_lazy_pack<T>(z, n, &own, &pack)) zfd_adam_pack<T>(own, a, z.decay, pack);
-    }
+    zfd_each_lazy<T>(z, j, [&](const zfd_update_job &own, const zfd_update_pack &pack) {
+        zfd_adam_pack<T>(own, a, z.decay, pack);
+    });
 }
 
 template <class T>
@@ -317,12 +326,9 @@ __global__ void __launch_bounds__(ZFD_THREADS)
 {
     const zfd_sgd a = zfd_sgd_of(j);
     if (a.skips) return;
-    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < z.count * z.packs;
-         n += (int64_t)gridDim.x * blockDim.x) {
-        zfd_update_job own = j;
-        zfd_update_pack pack;
-        if (zfd_lazy_pack<T>(z, n, &own, &pack)) zfd_sgd_pack<T>(own, a, z.decay, pack);
-    }
+    zfd_each_lazy<T>(z, j, [&](const zfd_update_job &own, const zfd_update_pack &pack) {
+        zfd_sgd_pack<T>(own, a, z.decay, pack);
+    });
 }
 
 /* Whole tensors with the same update. Tiles are numbered through all of them. */

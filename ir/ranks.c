@@ -1088,7 +1088,7 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
     }
 }
 
-/* The loss is divided by the parts, if by anything behind its sum. */
+/* Where the sum of the loss is divided afterwards, it is by the number of parts. */
 static void zfi_check_divisor(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;

@@ -1,6 +1,6 @@
-/* Rows of tables that are updated alone (zf_param_group.lazy_rows): what moves and what stays, bits
- * beside the dense update and over ranks, micro-batches and stages, the plan, and what is refused.
- * tests/op_cases.h has the operators. */
+/* Rows of tables that are updated alone (zf_param_group.lazy_rows): what moves and what stays,
+ * equal bits with the dense update and over ranks, micro-batches and stages, the plan, and what is
+ * refused. tests/op_cases.h has the operators. */
 #include "test.h"
 
 enum { ROWS = 300, WIDTH = 12, BATCH = 6, RANKS = 4, STEPS = 3, PARTS = 4 };

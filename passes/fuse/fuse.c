@@ -810,8 +810,8 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
 /* ----------------------------------------------------------------------------- accumulate */
 
 /* The node, or the node of which it is a reshape, if it takes a value to add as one more operand
- * and nothing else reads it; 0: there is none. Not what ranks exchange before the sum, were it on
- * one rank. */
+ * and nothing else reads it; 0: there is none. A value that several ranks exchange before the sum
+ * is none, also on one rank with their sections. */
 static int32_t zfi_takes_sum(const zfi_fuser *f, int32_t id)
 {
     int32_t (*addend)(const zfi_node *);
@@ -842,9 +842,9 @@ static void zfi_find_accumulated(zfi_fuser *f)
     }
 }
 
-/* Makes sure that x is placed, if it is a value that is, in another shape or with another part on
- * each rank: it moves up. Whether a sum is fused then does not depend on exchanges after a product,
- * which several ranks do, and one does not. */
+/* Places x here where it only reshapes or exchanges a value that is placed; true: x is placed.
+ * So whether a sum is fused does not depend on exchanges after a product, which one rank does not
+ * have. */
 static bool zfi_place_form(zfi_fuser *f, int32_t x)
 {
     zf_graph *g = f->graph;

@@ -95,11 +95,12 @@ static void zfi_share_at_boundaries(zf_graph *g)
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
         zfi_node *node = &g->nodes[order[i]];
+        int32_t result;
         if (node->op == ZF_OP_none) continue; /* a saved sum */
         for (int32_t k = 0; k < node->arg_count; k++) node->args[k] = zfi_resolve(g, node->args[k]);
         g->in_update = node->update, g->scope = node->scope;
-        if (zfi_result_elsewhere(g, node)) {
-            zfi_replace(g, order[i], zfi_result_elsewhere(g, node));
+        if ((result = zfi_result_elsewhere(g, node))) {
+            zfi_replace(g, order[i], result);
             continue;
         }
         if (zfi_sum_is_elsewhere(g, node)) zfi_set_sum_apart(g, order[i]);

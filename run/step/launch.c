@@ -154,7 +154,7 @@ static zf_status zfi_synchronize(zf_program *p)
     return p->error.status;
 }
 
-/* Names the scope of a launch behind its operator and node, with which the error begins. */
+/* Names the scope of a launch after its operator and node, with which the error begins. */
 static void zfi_say_scope(zf_program *p, const zf_launch *l)
 {
     const char *scope = p->graph->nodes[l->node].scope;

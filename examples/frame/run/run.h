@@ -137,7 +137,7 @@ double run_number(run *r, const char *name);
 bool run_scaled(const run *r);
 
 /* The experts of a run (experts.c), of which nothing is done where there are none: opened after the
- * session; read after a step; told at the end, a line for each layer, and on the page; in the
+ * session; read after a step; printed at the end, a line for each layer, and on the page; in the
  * report. */
 bool run_open_experts(run *r);
 void run_take_experts(run *r, int64_t done);

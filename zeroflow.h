@@ -119,6 +119,7 @@ extern "C" {
 #include "base/error.c"
 #include "base/alloc.c"
 #include "base/number.c"
+#include "base/writer.c"
 #include "base/names.c"
 #include "base/near.c"
 #include "base/printable.c"

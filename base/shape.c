@@ -114,10 +114,10 @@ enum { ZFI_TYPE_TEXT = 160 };
 /* Writes "f32[4,8]" to text[ZFI_TYPE_TEXT]. Returns text. */
 static const char *zfi_type_text(char *text, zf_dtype dtype, const zf_shape *shape)
 {
-    int at = snprintf(text, ZFI_TYPE_TEXT, "%s[", zf_dtype_name(dtype));
+    zfi_writer w = zfi_writer_of(NULL, text, ZFI_TYPE_TEXT);
+    zfi_print_text(&w, zf_dtype_name(dtype)), zfi_print_text(&w, "[");
     for (int axis = 0; axis < shape->rank; axis++)
-        at += snprintf(text + at, (size_t)(ZFI_TYPE_TEXT - at), axis ? ",%lld" : "%lld",
-                       (long long)shape->dims[axis]);
-    snprintf(text + at, (size_t)(ZFI_TYPE_TEXT - at), "]");
+        zfi_print_integer(&w, axis ? "," : "", shape->dims[axis]);
+    zfi_print_text(&w, "]"), zfi_print_end(&w);
     return text;
 }

@@ -878,15 +878,6 @@ static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g,
  * builders were called: C does not define the order in which arguments are evaluated. The stream of
  * a dropout follows from its scope and its number there (ir/settle.c). */
 
-#define ZFI_HASH_START 0xcbf29ce484222325u
-
-/* FNV-1a (Fowler, Noll, Vo). */
-static uint64_t zfi_hash_bytes(uint64_t hash, const char *bytes, size_t count)
-{
-    for (size_t i = 0; i < count; i++) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
-    return hash;
-}
-
 static uint64_t zfi_hash_number(uint64_t hash, uint64_t x)
 {
     for (int i = 0; i < 64; i += 8) hash = (hash ^ (x >> i & 255)) * 0x100000001b3u;

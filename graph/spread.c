@@ -180,33 +180,31 @@ static void zfi_spread_drop(zfi_spread *s, uint8_t axes)
     s->sum &= (uint8_t)~axes, s->differs &= (uint8_t)~axes;
 }
 
+/* One dimension and how it is cut: "512@context/64<500:1/4". */
+static void zfi_print_cut(zfi_writer *w, int64_t size, const zfi_spread *s, int d)
+{
+    zfi_print_integer(w, d ? "," : "", size);
+    for (uint16_t list = s->at[d]; list; list >>= ZFI_AXIS_BITS)
+        zfi_print_text(w, "@"), zfi_print_text(w, zfi_axis_names[list & 15]);
+    if (s->run[d]) zfi_print_integer(w, "/", s->run[d]);
+    if (s->whole[d]) zfi_print_integer(w, "<", s->whole[d]);
+    if (!s->section[d].of) return;
+    zfi_print_integer(w, ":", s->section[d].at), zfi_print_integer(w, "/", s->section[d].of);
+}
+
 /* "f32[8,512@context@tensor]+pipe". Returns text[0..ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT). */
 static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *shape,
                                    const zfi_spread *s)
 {
-    const size_t size = ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT;
-    size_t at;
-    if (!zfi_is_spread(s)) return zfi_type_text(text, dtype, shape);
-    at = (size_t)snprintf(text, size, "%s[", zf_dtype_name(dtype));
-    for (int d = 0; d < shape->rank; d++) {
-        at += (size_t)snprintf(text + at, size - at, d ? ",%lld" : "%lld",
-                               (long long)shape->dims[d]);
-        for (uint16_t list = s->at[d]; list; list >>= ZFI_AXIS_BITS)
-            at += (size_t)snprintf(text + at, size - at, "@%s", zfi_axis_names[list & 15]);
-        if (s->run[d])
-            at += (size_t)snprintf(text + at, size - at, "/%lld", (long long)s->run[d]);
-        if (s->whole[d])
-            at += (size_t)snprintf(text + at, size - at, "<%lld", (long long)s->whole[d]);
-        if (s->section[d].of)
-            at += (size_t)snprintf(text + at, size - at, ":%d/%d", (int)s->section[d].at,
-                                   (int)s->section[d].of);
-    }
-    at += (size_t)snprintf(text + at, size - at, "]");
+    zfi_writer w = zfi_writer_of(NULL, text, ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT);
+    zfi_print_text(&w, zf_dtype_name(dtype)), zfi_print_text(&w, "[");
+    for (int d = 0; d < shape->rank; d++) zfi_print_cut(&w, shape->dims[d], s, d);
+    zfi_print_text(&w, "]");
     for (int differs = 0; differs < 2; differs++)
         for (int over = ZF_OVER_TENSOR; over < ZF_OVERS; over++)
             if ((differs ? s->differs : s->sum) & zfi_axis_bit(over))
-                at += (size_t)snprintf(text + at, size - at, "%c%s", differs ? '~' : '+',
-                                       zfi_axis_names[over]);
+                zfi_print_text(&w, differs ? "~" : "+"), zfi_print_text(&w, zfi_axis_names[over]);
+    zfi_print_end(&w);
     return text;
 }
 

@@ -23,64 +23,31 @@
  * the arena, the node at which the most bytes are live, and their number where it is smaller than
  * the arena. Further lines, "peak host 4096 %5", are for the other spaces that the graph uses. */
 
-/* Where text goes: a file, a buffer, or nowhere. It is counted and hashed in every case. */
-typedef struct zfi_writer {
-    FILE *file;
-    char *text;
-    size_t size, length;
-    uint64_t hash;
-    bool by_place; /* nodes are numbered by their place in the order, not by their ids */
-    bool failed;
-} zfi_writer;
-
-static zfi_writer zfi_writer_of(FILE *file, char *text, size_t size)
-{
-    return (zfi_writer){.file = file, .text = text, .size = size, .hash = ZFI_HASH_START};
-}
-
-ZFI_PRINTF(2, 3)
-static void zfi_print(zfi_writer *w, const char *format, ...)
-{
-    char line[640];
-    size_t length;
-    int written;
-    va_list args;
-    va_start(args, format);
-    written = vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    length = written < 0 ? 0 : (size_t)written < sizeof line ? (size_t)written : sizeof line - 1;
-    w->hash = zfi_hash_bytes(w->hash, line, length);
-    if (w->file && fwrite(line, 1, length, w->file) != length) w->failed = true;
-    for (size_t i = 0; i < length && w->length + i + 1 < w->size; i++)
-        w->text[w->length + i] = line[i];
-    w->length += length;
-}
-
 static void zfi_print_attribute(zfi_writer *w, const zfi_field *field, const zf_attribute *a)
 {
     char number[ZFI_NUMBER_TEXT];
     int length = 0;
     const char *choice;
-    zfi_print(w, "%.*s=", field->name_length, field->name);
+    zfi_print_bytes(w, field->name, (size_t)field->name_length), zfi_print_text(w, "=");
     switch (field->kind) {
-    case 'i': zfi_print(w, "%lld", (long long)a->i); break;
-    case 'f': zfi_print(w, "%s", zfi_double_text(number, a->f)); break;
-    case 'b': zfi_print(w, "%s", a->i ? "true" : "false"); break;
-    case 'd': zfi_print(w, "%s", zf_dtype_name((zf_dtype)a->i)); break;
+    case 'i': zfi_print_integer(w, "", a->i); break;
+    case 'f': zfi_print_text(w, zfi_double_text(number, a->f)); break;
+    case 'b': zfi_print_text(w, a->i ? "true" : "false"); break;
+    case 'd': zfi_print_text(w, zf_dtype_name((zf_dtype)a->i)); break;
     case 'e':
         choice = zfi_choice(field->choices, a->i, &length);
-        zfi_print(w, "%.*s", length, choice ? choice : "");
+        if (choice) zfi_print_bytes(w, choice, (size_t)length);
         break;
     default:
-        zfi_print(w, "[");
+        zfi_print_text(w, "[");
         for (int64_t i = 0; i < a->list.count; i++) {
+            if (i) zfi_print_text(w, ",");
             if (field->kind == 'l')
-                zfi_print(w, i ? ",%lld" : "%lld", (long long)((const int64_t *)a->list.data)[i]);
+                zfi_print_integer(w, "", ((const int64_t *)a->list.data)[i]);
             else
-                zfi_print(w, i ? ",%s" : "%s",
-                          zfi_double_text(number, ((const double *)a->list.data)[i]));
+                zfi_print_text(w, zfi_double_text(number, ((const double *)a->list.data)[i]));
         }
-        zfi_print(w, "]");
+        zfi_print_text(w, "]");
     }
 }
 
@@ -95,6 +62,38 @@ static int zfi_number_of(const zfi_writer *w, const zf_graph *g, int32_t id)
     return (int)(w->by_place ? g->nodes[id].number : id);
 }
 
+static void zfi_print_spaces(zfi_writer *w, int count)
+{
+    for (; count > 0; count--) zfi_print_text(w, " ");
+}
+
+/* "%12 = ", where ids have a width. */
+static void zfi_print_id(zfi_writer *w, const zf_graph *g, int32_t id, int width)
+{
+    const size_t from = w->length + 1;
+    zfi_print_integer(w, "%", zfi_number_of(w, g, id));
+    zfi_print_spaces(w, width - (int)(w->length - from));
+    zfi_print_text(w, " = ");
+}
+
+/* What passes have noted of a node. */
+static void zfi_print_marks(zfi_writer *w, const zf_graph *g, const zfi_node *node)
+{
+    if (node->role) zfi_print_text(w, " role="), zfi_print_text(w, zfi_roles[node->role].text);
+    if (node->of) zfi_print_integer(w, " of=%", zfi_number_of(w, g, node->of));
+    if (node->stage) zfi_print_integer(w, " stage=", node->stage - 1);
+    if (node->placed)
+        zfi_print_integer(w, " @", node->offset), zfi_print_integer(w, "+", node->bytes);
+    if (node->placed && node->slots)
+        zfi_print_integer(w, " slots=", node->slots), zfi_print_integer(w, " apart=", node->apart);
+    if (node->scratch_bytes)
+        zfi_print_integer(w, " scratch=", node->scratch_offset),
+            zfi_print_integer(w, "+", node->scratch_bytes);
+    if (node->queue) zfi_print_text(w, " queue="), zfi_print_text(w, zfi_queue_names[node->queue]);
+    if (node->recompute) zfi_print_text(w, " recompute");
+    if (node->below) zfi_print_text(w, " micro");
+}
+
 /* `width`: the width of ids. 0 prints only the node, for messages. */
 static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int width)
 {
@@ -104,35 +103,25 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     char type[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT];
     zfi_field field;
 
-    if (!(record->traits & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, zfi_number_of(w, g, id));
-    else if (width) zfi_print(w, "%*s", width + 4, "");
-    zfi_print(w, "%s", record->name);
+    if (!(record->traits & ZF_OP_EFFECT)) zfi_print_id(w, g, id, width);
+    else if (width) zfi_print_spaces(w, width + 4);
+    zfi_print_text(w, record->name);
     for (int32_t k = 0; k < node->arg_count; k++)
-        zfi_print(w, k ? ", %%%d" : " %%%d", zfi_number_of(w, g, node->args[k]));
-    if (node->name) zfi_print(w, " \"%s\"", node->name);
+        zfi_print_integer(w, k ? ", %" : " %", zfi_number_of(w, g, node->args[k]));
+    if (node->name) zfi_print_text(w, " \""), zfi_print_text(w, node->name), zfi_print_text(w, "\"");
     for (int k = 0; zfi_next_field(&fields, &field); k++) {
         if (zfi_attribute_absent(field.kind, &node->attributes[k])) continue;
-        zfi_print(w, "%s", open);
+        zfi_print_text(w, open);
         zfi_print_attribute(w, &field, &node->attributes[k]);
         open = " ";
     }
-    if (open[1] == '\0') zfi_print(w, "}");
-    if (!(record->traits & ZF_OP_EFFECT))
-        zfi_print(w, " : %s", zfi_spread_text(type, node->dtype, &node->shape, &node->spread));
-    if (!(record->traits & ZF_OP_EFFECT) && node->space)
-        zfi_print(w, " %s", zf_space_name((zf_space)node->space));
-    if (node->role) zfi_print(w, " role=%s", zfi_roles[node->role].text);
-    if (node->of) zfi_print(w, " of=%%%d", zfi_number_of(w, g, node->of));
-    if (node->stage) zfi_print(w, " stage=%d", node->stage - 1);
-    if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
-    if (node->placed && node->slots)
-        zfi_print(w, " slots=%d apart=%lld", (int)node->slots, (long long)node->apart);
-    if (node->scratch_bytes)
-        zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,
-                  (long long)node->scratch_bytes);
-    if (node->queue) zfi_print(w, " queue=%s", zfi_queue_names[node->queue]);
-    if (node->recompute) zfi_print(w, " recompute");
-    if (node->below) zfi_print(w, " micro");
+    if (open[1] == '\0') zfi_print_text(w, "}");
+    if (!(record->traits & ZF_OP_EFFECT)) {
+        zfi_print_text(w, " : ");
+        zfi_print_text(w, zfi_spread_text(type, node->dtype, &node->shape, &node->spread));
+        if (node->space) zfi_print_text(w, " "), zfi_print_text(w, zf_space_name((zf_space)node->space));
+    }
+    zfi_print_marks(w, g, node);
 }
 
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
@@ -166,7 +155,7 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
         if (zfi_runs_once(&g->nodes[id]) && !once) zfi_print(w, "update:\n");
         once = zfi_runs_once(&g->nodes[id]);
         zfi_print_node(w, g, id, width);
-        zfi_print(w, "\n");
+        zfi_print_text(w, "\n");
     }
     if (!(g->stages & ZFI_STAGE_PLACED)) return;
     for (int space = 0; space < ZF_SPACES; space++) {
@@ -192,7 +181,7 @@ ZF_API size_t zf_graph_text(const zf_graph *g, char *text, size_t size)
     zfi_writer w = zfi_writer_of(NULL, text, text ? size : 0);
     if (!g) return 0;
     zfi_print_graph(&w, g);
-    if (w.size) w.text[w.length < w.size ? w.length : w.size - 1] = '\0';
+    zfi_print_end(&w);
     return w.length;
 }
 

@@ -27,7 +27,7 @@ static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ..
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     zfi_print_node(&w, g, id, 0);
-    line[w.length < sizeof line ? w.length : sizeof line - 1] = '\0';
+    zfi_print_end(&w);
     return zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: %s: %s", line, message);
 }
 

@@ -138,7 +138,7 @@ static size_t zfi_pipe_print(const zf_pipe *pipe, bool picture, char *text, size
     if (!zfi_pipe_step_begin(&s, pipe, &times, error)) {
         if (picture) zfi_print_picture(&w, &s);
         else zfi_print_tasks(&w, &s.tasks);
-        if (w.size) w.text[w.length < w.size ? w.length : w.size - 1] = '\0';
+        zfi_print_end(&w);
     }
     zfi_pipe_step_end(&s);
     return w.length;

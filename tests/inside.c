@@ -26,6 +26,7 @@ static void visit_one(void) { visits++; }
 
 #include "disk.h"
 
+#include "inside/writer.c"
 #include "inside/threads.c"
 #include "inside/matmul.c"
 #include "inside/files.c"

@@ -90,7 +90,7 @@ static const char *zfi_node_key(zf_graph *g, int32_t id, zfi_text *keys)
     const char *key;
     zfi_print_node(&w, g, id, 0);
     if (w.length >= sizeof text) return NULL;
-    text[w.length] = '\0';
+    zfi_print_end(&w);
     key = strchr(text, '=');
     return key ? zfi_text_copy(&g->memory, keys, key, strlen(key)) : NULL;
 }

@@ -135,7 +135,7 @@ static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
     char line[256];
     zfi_writer w = zfi_writer_of(NULL, line, sizeof line);
     zfi_print_node(&w, z->graph, id, 0);
-    line[w.length < sizeof line ? w.length : sizeof line - 1] = '\0';
+    zfi_print_end(&w);
     zfi_fail(&z->graph->error, ZF_ERR_ARGUMENT, "zf_zero: %s: %s", line, why);
     return 0;
 }

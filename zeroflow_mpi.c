@@ -242,6 +242,7 @@ typedef struct zfi_mpi_phase {
     bool by_source; /* rank r's data go to segment r of out; else to `out` */
     bool sum;       /* the ranks' data are added; else they are copied */
     int32_t root;   /* the only rank that sends data, others only heads; -1: all do */
+    int32_t to;     /* the only rank that gets data; -1: all do */
     int32_t number; /* number of the phase */
 } zfi_mpi_phase;
 
@@ -259,7 +260,7 @@ static int64_t zfi_mpi_clamp(int64_t x, int64_t least, int64_t most)
 static int64_t zfi_mpi_elements(const zfi_mpi_phase *p, int32_t from, int32_t to)
 {
     int64_t r = p->by_target ? to : from;
-    if (p->root >= 0 && from != p->root) return 0;
+    if ((p->root >= 0 && from != p->root) || (p->to >= 0 && to != p->to)) return 0;
     if (!p->by_target && !p->by_source) return p->total;
     return zfi_mpi_clamp(p->total - r * p->segment, 0, p->segment);
 }
@@ -539,12 +540,14 @@ static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
                        .out = c->out,
                        .total = c->count * group.count,
                        .segment = c->count,
-                       .root = -1};
+                       .root = -1,
+                       .to = -1};
     switch (c->op) {
     case ZF_OP_all_gather: p.by_source = true; break;
     case ZF_OP_reduce_scatter: p.by_target = p.sum = true; break;
     case ZF_OP_all_to_all: p.by_target = p.by_source = true; break;
     case ZF_OP_all_reduce: p.total = c->count; return zfi_mpi_all_reduce(&p);
+    case ZF_OP_reduce: p.total = c->count, p.sum = true, p.to = c->root; break;
     default: /* bcast, send */ p.total = c->count; p.root = c->root;
     }
     return zfi_mpi_run_phase(&p);

@@ -326,7 +326,7 @@ static bool zfi_nccl_cuda(const zfi_nccl_work *w, const char *what, cudaError_t 
 static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const zfi_nccl_move *v)
 {
     const int32_t world = w->group.count, rank = w->mine, root = w->call->root;
-    const bool spreads = v->op == ZF_OP_all_to_all, one = zfi_has_root(v->op);
+    const bool spreads = v->op == ZF_OP_all_to_all, one = zfi_is_from_root(v->op);
     const size_t apart = spreads ? v->apart : 0, to_apart = spreads ? v->to_apart
                                                             : one   ? 0
                                                                     : v->count;
@@ -530,6 +530,7 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
         }
         if (c->op == ZF_OP_all_reduce) return zfi_nccl_all_reduce(w);
         return zfi_nccl_sum(w, c->in, c->out, c->count, bytes);
+    case ZF_OP_reduce: return zfi_nccl_sum(w, c->in, c->out, c->count, 0); /* on all ranks */
     case ZF_OP_bcast:
     case ZF_OP_send:
         if (c->root != w->mine) move.from = move.to; /* it is not looked at */
@@ -617,7 +618,7 @@ static bool zfi_nccl_through(zfi_nccl *m, const zf_collective *c)
     const int32_t world = w.group.count;
     const bool spreads = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_to_all,
                gathers = c->op == ZF_OP_all_gather || c->op == ZF_OP_all_to_all,
-               reads = !zfi_has_root(c->op) || c->root == w.mine,
+               reads = !zfi_is_from_root(c->op) || c->root == w.mine,
                writes = c->op != ZF_OP_send || !reads;
     char *in = ch->staging + 2 * m->half, *out = in + ZFI_NCCL_PASSAGE;
     const int64_t cut = (int64_t)(ZFI_NCCL_PASSAGE / w.size) / world;

@@ -219,18 +219,22 @@
     X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
       A(attention, window, i) A(attention, documents, b) A(attention, block, i)                    \
-      A(attention, layouts, i) A(attention, cap, f) A(attention, first, i) A(attention, of, i))    \
+      A(attention, layouts, i) A(attention, cap, f) A(attention, first, i) A(attention, of, i)     \
+      A(attention, key, i) A(attention, keys, i))                                                  \
     X(attention_grad, 4, 9, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
       A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b)         \
       A(attention_grad, kv_heads, i) A(attention_grad, window, i)                                  \
       A(attention_grad, documents, b) A(attention_grad, block, i) A(attention_grad, layouts, i)    \
-      A(attention_grad, cap, f) A(attention_grad, first, i) A(attention_grad, of, i))              \
+      A(attention_grad, cap, f) A(attention_grad, first, i) A(attention_grad, of, i)               \
+      A(attention_grad, key, i) A(attention_grad, keys, i))                                        \
     X(attention_backward, 6, 9, A(attention_backward, p, f) A(attention_backward, stream, i)       \
       A(attention_backward, heads, i) A(attention_backward, scale, f)                              \
       A(attention_backward, causal, b) A(attention_backward, kv_heads, i)                          \
       A(attention_backward, window, i) A(attention_backward, documents, b)                         \
       A(attention_backward, block, i) A(attention_backward, layouts, i)                            \
-      A(attention_backward, cap, f) A(attention_backward, first, i) A(attention_backward, of, i))  \
+      A(attention_backward, cap, f) A(attention_backward, first, i) A(attention_backward, of, i)   \
+      A(attention_backward, key, i) A(attention_backward, keys, i))                                \
+    X(attention_join, 4, 4, A(attention_join, heads, i))                                           \
     X(cached_attention, 7, 9, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
       A(cached_attention, kv_heads, i) A(cached_attention, window, i)                              \
       A(cached_attention, ring, b) A(cached_attention, block, i) A(cached_attention, layouts, i)   \
@@ -267,6 +271,9 @@
     X(bcast, 1, 1, A(bcast, world, i)                                                              \
       A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))        \
       A(bcast, root, i))                                                                           \
+    X(reduce, 1, 1, A(reduce, world, i)                                                            \
+      A(reduce, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))       \
+      A(reduce, order, e(ranks|tree)) A(reduce, root, i) A(reduce, dim, i))                        \
     X(send, 1, 1, A(send, world, i)                                                                \
       A(send, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))         \
       A(send, from, i)                                                                             \
@@ -724,7 +731,8 @@ struct zf_backend {
 
 /* One collective of one rank. Elements of in and out, n ranks in its group: count and n count of
  * all_gather; n count and count of reduce_scatter; n count each of all_to_all; count each of
- * all_reduce, bcast and send. out may be in where both have one length; they never overlap
+ * all_reduce, bcast, send and reduce, a sum that the root alone gets: what is in `out` of others
+ * then has no meaning. out may be in where both have one length; they never overlap
  * otherwise, except that in may be this rank's own part of all_gather's out. With add, all_reduce's
  * out is the same on all ranks. A send is between the two ranks of a group: in is that of the one,
  * out that of the other. */
@@ -740,7 +748,7 @@ typedef struct zf_collective {
     bool add;     /* reductions: out += instead of out = */
     bool tree;    /* reductions: by zf_add_ranks_by_tree rather than zf_add_ranks */
     int32_t run;  /* of a tree: each so many ranks are one, and trees are added in order; 0: all */
-    int32_t root; /* bcast, send: which one of the group has the data, from 0 on */
+    int32_t root; /* bcast, send: which one of the group has the data, from 0 on; reduce: gets it */
     zf_group group; /* who calls it, this rank among them; a rank may be in several groups */
     void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
 } zf_collective;

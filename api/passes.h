@@ -249,7 +249,11 @@ typedef enum zf_context_kind {
     ZF_CONTEXT_GATHER,
     /* The same; of twice as many pieces as ranks, rank r of C has number r and 2C-1-r. Under a
      * causal mask ranks then have equal work. `sections` is a multiple of 2C, by default 2C */
-    ZF_CONTEXT_ZIGZAG
+    ZF_CONTEXT_ZIGZAG,
+    /* Keys and values of one rank at a time are on all ranks, in ascending order, and what a rank's
+     * queries make of each is joined to what they made of those before. So are the gradients: those
+     * of a rank's keys and values are summed for that rank. Block masks are ZF_ERR_ARGUMENT */
+    ZF_CONTEXT_RING
 } zf_context_kind;
 
 /* Cuts sequences over ranks along the axis context: each rank has a piece of every sequence, that

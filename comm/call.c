@@ -42,6 +42,7 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
     char name[64], root[32] = "";
     if (!c || !text) return zf_collective_name(text, c);
     if (c->op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)c->root);
+    if (c->op == ZF_OP_reduce) snprintf(root, sizeof root, " to rank %d", (int)c->root);
     if (c->op == ZF_OP_send)
         snprintf(root, sizeof root, " from rank %lld",
                  c->group.first + (long long)c->root * c->group.stride);
@@ -95,7 +96,7 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     if (zfi_has_root(c->op) && (c->root < 0 || c->root >= world))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a %s of %d", name,
                         (int)c->root, c->group.count ? "group" : "world", (int)world);
-    reads = !zfi_has_root(c->op) || c->root == zfi_number_in(&group, comm->rank);
+    reads = !zfi_is_from_root(c->op) || c->root == zfi_number_in(&group, comm->rank);
     writes = c->op != ZF_OP_send || !reads;
     if (c->count && ((writes && !c->out) || (reads && !c->in)))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name,

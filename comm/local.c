@@ -331,6 +331,9 @@ static void zfi_local_do(const zfi_local_work *w, const zf_collective *c)
             memcpy(out + bytes * (size_t)s, zfi_local_in(w, s) + bytes * (size_t)w->rank, bytes);
         if (!small) zfi_local_all_to_all(w, c);
         break;
+    case ZF_OP_reduce:
+        if (c->root == w->rank) zfi_local_add(w, c, 0, c->count, out);
+        break;
     default: /* bcast, send */
         if (c->op == ZF_OP_bcast || c->root != w->rank)
             zfi_local_copy(out, zfi_local_in(w, c->root), bytes);
@@ -390,7 +393,7 @@ static zf_status zfi_local_collective(zf_local *g, zfi_circle *circle, int32_t r
     size_t bytes = zfi_local_in_bytes(c, group->count);
     if (bytes <= ZFI_LOCAL_SMALL) {
         work.turn = (int)(atomic_load(&channel->meetings) & 1);
-        if (bytes && (!zfi_has_root(c->op) || c->root == rank))
+        if (bytes && (!zfi_is_from_root(c->op) || c->root == rank))
             memcpy(channel->seats[rank].copies[work.turn], c->in, bytes);
     }
     if (!zfi_local_meet(g, channel, group, rank, c))

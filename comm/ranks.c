@@ -39,8 +39,11 @@ static bool zfi_group_has(const zf_group *group, int32_t rank)
            at / group->stride < group->count;
 }
 
-/* One rank of the group has the data of such a call. */
-static bool zfi_has_root(zf_op op) { return op == ZF_OP_bcast || op == ZF_OP_send; }
+/* One rank of the group alone has the data of such a call. */
+static bool zfi_is_from_root(zf_op op) { return op == ZF_OP_bcast || op == ZF_OP_send; }
+
+/* The same, or gets what it makes. */
+static bool zfi_has_root(zf_op op) { return zfi_is_from_root(op) || op == ZF_OP_reduce; }
 
 /* Marks of a rank: it has not come to the call; it is looked at now, or next, or was; it is
  * late. */

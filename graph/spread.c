@@ -26,7 +26,8 @@
  *     equal, in another form. Elsewhere the sum must be made before
  *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
  *     what is cut; all_reduce takes addends and gives what is equal; all_to_all takes what is cut
- *     at `from` and gives what is cut at `dim`
+ *     at `from` and gives what is cut at `dim`; bcast gives what the root has, and reduce takes
+ *     addends and gives what is cut at `dim`, of which the root alone has more than -0
  *   - with `sources`, rows are those of all ranks along expert: a matrix of each expert, letter e,
  *     is cut over that axis, and rows are as ranks along data have them
  *   - a send takes what is equal or differs, and gives the same
@@ -707,7 +708,8 @@ static void zfi_spread_collective(zfi_spreading *c)
     const zfi_spread *x = zfi_spread_arg(c, 0);
     const int64_t over = ZF_INT(node, all_gather, over);
     const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter,
-               sums = node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_reduce,
+               sums = node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_reduce ||
+                      node->op == ZF_OP_reduce,
                exchanges =
                    node->op == ZF_OP_all_to_all && zfi_is_along(node->op, node->attributes);
     const int64_t dim = zfi_collective_dim(node->op, node->attributes);
@@ -733,6 +735,11 @@ static void zfi_spread_collective(zfi_spreading *c)
     if (node->op == ZF_OP_reduce_scatter) {
         zfi_spread_dealt(c, over, zfi_goes_zigzag(node->op, node->attributes));
         c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
+    }
+    if (node->op == ZF_OP_reduce) {
+        const int64_t of = ZF_INT(node, reduce, dim);
+        zfi_spread_dealt(c, over, false);
+        c->out.at[of] = zfi_axes_add(c->out.at[of], over);
     }
     if (node->op == ZF_OP_all_to_all && !exchanges) c->out.differs |= axis;
 }

@@ -49,6 +49,12 @@
  *
  *     %6 = attention %1, %4, %5 {heads=4 causal=true first=8 of=32} : f32[2,8,64]    of 32 keys
  *
+ * keys=N: the keys are those from `key` on of N, with `of`. The result is then f32 (f64 of f64), as
+ * that of attention_backward; results of all keys are joined by attention_join. A row that sees none
+ * of them is 0, and its lse -inf.
+ *
+ *     %6 = attention %1, %4, %5 {heads=4 causal=true of=32 key=8 keys=32} : f32[2,32,64]   of 8 keys
+ *
  *     %9 = attention_backward %8, %3, %4, %1, %2, %3 {...} : f32[16,128,256]
  *
  *          dQ; saved 0: dK, saved 1: dV, in f32 (f64 of f64) whatever the operands are. So ranks and
@@ -244,10 +250,13 @@ static double zfi_listed_reach(const zf_launch *l, int64_t n, int64_t window, in
 
 static double zfi_attention_reach(const zf_launch *l, int64_t n)
 {
+    const int64_t keys = ZF_INT(l, attention, keys), all = keys ? keys : n;
     int64_t window = ZF_INT(l, attention, window);
-    if (window && window < n && !ZF_INT(l, attention, causal)) window = 2 * window - 1;
-    return zfi_listed_reach(l, n, window, ZF_INT(l, attention, block),
-                            ZF_INT(l, attention, layouts));
+    double reach;
+    if (window && window < all && !ZF_INT(l, attention, causal)) window = 2 * window - 1;
+    reach = zfi_listed_reach(l, all, window, ZF_INT(l, attention, block),
+                             ZF_INT(l, attention, layouts));
+    return keys ? reach * (double)n / (double)all : reach;
 }
 
 /* Of two products over the keys; of the gradient four. */
@@ -309,6 +318,8 @@ ZFI_SAME_ATTRIBUTE(attention_grad, attention, layouts)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, cap)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, first)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, of)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, key)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, keys)
 ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, p)
 ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, stream)
 ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, heads)
@@ -322,6 +333,8 @@ ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, layouts)
 ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, cap)
 ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, first)
 ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, of)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, key)
+ZFI_SAME_ATTRIBUTE(attention_backward, attention_grad, keys)
 ZFI_SAME_ATTRIBUTE(attention, dropout, p)
 ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
 /* Examples are cut, and heads: of the packed form those of q, k and v where these have as many, of

@@ -282,6 +282,7 @@ static zfi_right zfi_turned_of(const zfi_attention_worker *w, int part, const zf
 typedef struct zfi_scores {
     int64_t head, m, rows, n, keys, seen, window;
     const int32_t *documents; /* of these queries (documents.c), or NULL */
+    int64_t place;            /* of key n among those of documents */
     int64_t row, column;      /* where it begins within the scores in scratch */
 } zfi_scores;
 
@@ -295,15 +296,16 @@ static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_
                         n,
                         zfi_min(c->keys, a->n - n),
                         a->causal ? zfi_attention_reaches(a, b, m) - n : INT64_MAX / 4,
-                        a->window < a->n + a->ahead ? a->window : INT64_MAX / 2,
-                        a->documents ? a->documents + 2 * (b * a->m + m) : NULL, 0, 0};
+                        a->window < a->all + a->ahead ? a->window : INT64_MAX / 2,
+                        a->documents ? a->documents + 2 * (b * a->m + m) : NULL,
+                        a->key + n, 0, 0};
 }
 
 /* The first key of a block that its row r sees. */
 static int64_t zfi_row_first(const zfi_scores *b, int64_t r)
 {
     int64_t first = b->seen + r - b->window;
-    if (b->documents) first = zfi_max(first, b->documents[2 * r] - b->n);
+    if (b->documents) first = zfi_max(first, b->documents[2 * r] - b->place);
     return zfi_max(0, zfi_min(b->keys, first));
 }
 
@@ -311,7 +313,7 @@ static int64_t zfi_row_first(const zfi_scores *b, int64_t r)
 static int64_t zfi_row_sees(const zfi_scores *b, int64_t r)
 {
     int64_t seen = b->seen + r;
-    if (b->documents) seen = zfi_min(seen, b->documents[2 * r + 1] - b->n);
+    if (b->documents) seen = zfi_min(seen, b->documents[2 * r + 1] - b->place);
     return zfi_max(0, zfi_min(b->keys, seen));
 }
 
@@ -398,10 +400,10 @@ static void zfi_draws_of(const zfi_attention_worker *w, const zfi_scores *b, int
     x->draw = draw;
     x->draw_row = n;
     x->threshold = d->threshold;
-    if (n == a->n)
+    if (n == a->all)
         n *= rows, rows = 1; /* the rows are neighbours in the tensor: draw them as
                                          * one */
-    for (int64_t r = 0; r < rows; r++, at += (uint64_t)a->n, draw += n)
+    for (int64_t r = 0; r < rows; r++, at += (uint64_t)a->all, draw += n)
         zfi_random_halves(w->c->isa, draw, at, n, d->stream, d->step, d->seed);
 }
 

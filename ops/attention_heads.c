@@ -5,6 +5,7 @@
  * + t) * row + h * d of its array. */
 typedef struct zfi_attention {
     int64_t batch, heads, m, n, d;    /* m queries, n keys */
+    int64_t all, key;                 /* keys of the whole, of which it has n from number `key` on */
     int64_t kept;                     /* keys in memory, key i in row i mod kept; n: all of them */
     int64_t kv_heads, group;          /* group = heads / kv_heads */
     int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
@@ -133,10 +134,11 @@ static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shap
                   of = ZF_INT(c, attention, of), queries = of ? of : q->dims[1];
     const zf_shape pairs = ZF_SHAPE(q->dims[0], q->dims[1], 2);
     const zfi_node *x = c->args[from];
-    if ((documents || block) && queries != k->dims[1])
+    const int64_t of_keys = ZF_INT(c, attention, keys), keys = of_keys ? of_keys : k->dims[1];
+    if ((documents || block) && queries != keys)
         return zfi_infer_fail(
             c, ZF_ERR_SHAPE, "documents and blocks need as many queries as keys, not %lld and %lld",
-            (long long)queries, (long long)k->dims[1]);
+            (long long)queries, (long long)keys);
     if (documents && (x->dtype != ZF_I32 || !zfi_same_shape(&x->shape, &pairs)))
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
                               "the documents, operand %d, must be i32[%lld,%lld,2] (zf_documents)",
@@ -144,6 +146,21 @@ static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shap
     return block ? zfi_infer_lists(c, block, ZF_INT(c, attention, layouts),
                                    ZF_INT(c, attention, heads), k->dims[1])
                  : ZF_OK;
+}
+
+/* Checks `key` and `keys`: it has some of so many keys, and some of so many queries. */
+static zf_status zfi_infer_keys(const zfi_infer *c, bool packed, int64_t n)
+{
+    const int64_t key = ZF_INT(c, attention, key), keys = ZF_INT(c, attention, keys);
+    if (!key && !keys) return ZF_OK;
+    if (keys < 0 || key < 0 || n > keys || key > keys - n)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld keys from key %lld on are not in %lld",
+                              (long long)n, (long long)key, (long long)keys);
+    if (packed || ZF_INT(c, attention, block) || !ZF_INT(c, attention, of))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "of some of the keys, q, k and v are operands of their own, of says "
+                              "how many queries there are, and there is no block mask");
+    return ZF_OK;
 }
 
 static zf_status zfi_infer_cap(const zfi_infer *c, double cap)
@@ -223,6 +240,7 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
                               "the bias, operand %d, must broadcast to the scores, %s",
                               (int)(first + count - 1), zfi_type_text(type, x[0]->dtype, scores));
     if (zfi_infer_part(c, ZF_AT_attention_first, q->dims[1])) return ZF_ERR_ARGUMENT;
+    if (zfi_infer_keys(c, packed, k->dims[1])) return ZF_ERR_ARGUMENT;
     return zfi_infer_masks(c, first + count, q, k);
 }
 
@@ -236,11 +254,18 @@ static bool zfi_attention_is_apart(int32_t count, const zf_attribute *attributes
                                 ZF_INT(&of, attention, block)) > 2;
 }
 
+/* The dtype of the result for a query of dtype x: what is still to be joined is wide. */
+static zf_dtype zfi_attention_dtype(const zfi_infer *c, const zfi_node *x)
+{
+    return ZF_INT(c, attention, keys) ? zfi_wide(x->dtype) : x->dtype;
+}
+
 static zf_status zfi_infer_attention(zfi_infer *c)
 {
     zf_shape k, scores;
-    c->dtype = c->args[0]->dtype;
-    return zfi_infer_heads(c, 0, &c->shape, &k, &scores);
+    const zf_status status = zfi_infer_heads(c, 0, &c->shape, &k, &scores);
+    if (!status) c->dtype = zfi_attention_dtype(c, c->args[0]);
+    return status;
 }
 
 /* The shape of lse. */
@@ -279,7 +304,7 @@ static zf_status zfi_infer_grad_heads(zfi_infer *c, zf_shape *of_q, zf_shape *of
         !zfi_same_shape(&c->args[2]->shape, &lse))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand 2, the rows' log-sum-exp, must be %s",
                               zfi_type_text(type, zfi_wide(c->args[3]->dtype), &lse));
-    c->dtype = c->args[3]->dtype;
+    c->dtype = zfi_attention_dtype(c, c->args[3]);
     c->shape = c->args[3]->shape;
     return ZF_OK;
 }
@@ -353,10 +378,11 @@ static zf_share zfi_attention_share(const zf_share *y, const zfi_attention *a)
     zf_share share = {.whole = a->scores};
     if (y)
         share = (zf_share){
-            .whole = {4, {y->whole.dims[0], y->whole.dims[2] / a->d, y->whole.dims[1], a->n}},
+            .whole = {4, {y->whole.dims[0], y->whole.dims[2] / a->d, y->whole.dims[1], a->all}},
             .at = {y->at[0], y->at[2] / a->d, y->at[1], 0},
             .run = {y->run[0], y->run[2] / a->d, y->run[1], 0},
             .fold = {y->fold[0], y->fold[2] / a->d, y->fold[1], 0}};
+    share.whole.dims[3] = a->all, share.at[3] = a->key;
     if (!a->of) return share;
     share.whole.dims[2] = a->of, share.at[2] = a->first, share.run[2] = share.fold[2] = 0;
     return share;
@@ -366,8 +392,8 @@ static zf_share zfi_attention_share(const zf_share *y, const zfi_attention *a)
 static void zfi_attention_narrow(zfi_attention *a, int64_t window)
 {
     const int64_t queries = a->of ? a->of : a->m;
-    const int64_t all = a->causal ? a->n : zfi_max(queries, a->n); /* this window hides no key */
-    a->window = a->n;
+    const int64_t all = a->causal ? a->all : zfi_max(queries, a->all); /* this window hides no key */
+    a->window = a->all;
     if (!window || window >= all) return;
     a->window = window;
     if (a->causal) return;
@@ -390,6 +416,8 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     o.group = o.heads / o.kv_heads;
     zfi_attention_shapes(&x->shape, packed ? NULL : &x[1].shape, o.heads, o.kv_heads, &q, &k);
     o.batch = q.dims[0], o.m = q.dims[1], o.n = o.kept = k.dims[1];
+    o.all = ZF_INT(l, attention, keys), o.key = ZF_INT(l, attention, key);
+    if (!o.all) o.all = o.n;
     o.d = q.dims[2] / o.heads;
     o.row = x->shape.dims[2], o.kv_row = packed ? o.row : k.dims[2];
     if (packed) o.k_at = q.dims[2], o.v_at = q.dims[2] + k.dims[2];
@@ -405,7 +433,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     if (o.block) o.lists = l->args[l->arg_count - 1].data;
     if (o.block) o.blocks = zfi_div_up(o.n, o.block);
     o.of = ZF_INT(l, attention, of), o.first = ZF_INT(l, attention, first);
-    o.before = o.of ? o.first + o.n - o.of : o.n - o.m;
+    o.before = (o.of ? o.first + o.all - o.of : o.all - o.m) - o.key;
     o.by_element = o.block && o.of;
     zfi_attention_narrow(&o, ZF_INT(l, attention, window));
     o.keep = 1;
@@ -451,14 +479,15 @@ static int64_t zfi_attention_until(const zfi_attention *a, int64_t b, int64_t m)
 static int64_t zfi_attention_seen(const zfi_attention *a, int64_t b, int64_t m)
 {
     const int64_t until = zfi_attention_until(a, b, m);
-    return a->documents ? zfi_min(until, a->documents[2 * (b * a->m + m) + 1]) : until;
+    return a->documents ? zfi_min(until, a->documents[2 * (b * a->m + m) + 1] - a->key) : until;
 }
 
 static int64_t zfi_attention_first(const zfi_attention *a, int64_t b, int64_t m)
 {
-    const int64_t end = a->ahead ? zfi_attention_reaches(a, b, m) : zfi_attention_until(a, b, m),
+    const bool on = a->ahead || a->n < a->all; /* the window may end after the last key */
+    const int64_t end = on ? zfi_attention_reaches(a, b, m) : zfi_attention_until(a, b, m),
                   first = zfi_max(0, end - a->window);
-    return a->documents ? zfi_max(first, a->documents[2 * (b * a->m + m)]) : first;
+    return a->documents ? zfi_max(first, a->documents[2 * (b * a->m + m)] - a->key) : first;
 }
 
 /* The list of row (or turned: column) `row` of blocks, of a head. `head` counts over the batch. */

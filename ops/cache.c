@@ -66,7 +66,7 @@ static zfi_attention zfi_cached_of(const zf_launch *l)
     if (!a.kv_heads) a.kv_heads = a.heads;
     a.group = a.heads / a.kv_heads;
     a.batch = q->dims[0], a.m = q->dims[1], a.kept = k->dims[1];
-    a.n = ZF_INT(l, cached_attention, ring) ? zfi_cached_longest : a.kept;
+    a.n = a.all = ZF_INT(l, cached_attention, ring) ? zfi_cached_longest : a.kept;
     a.row = q->dims[2], a.kv_row = k->dims[2];
     a.d = a.row / a.heads;
     a.window = window ? zfi_min(window, a.n) : a.n;

@@ -8,6 +8,8 @@
  *     %9 = all_reduce %8 {world=4} : f32[4096]       y = the sum of all x; `, %7` likewise
  *     %9 = all_to_all %8 {world=4} : f32[4096]    shard s of y on rank r is shard r of x on rank s
  *     %9 = bcast %8 {world=4 root=1} : f32[4096]     y = x of rank 1
+ *     %9 = reduce %8 {world=4 over=context root=1 dim=1} : f32[8,4]   y = the sum of all x on rank 1,
+ *                                                                     and -0 on others
  *     %9 = all_gather %8 {world=2 over=local} : f32[2048]   the same of the ranks of one node
  *     %9 = all_gather %8 {world=2 over=node} : f32[2048]    of the ranks at one place of all nodes
  *     %9 = all_reduce %8 {world=2 over=tensor} : f32[4096]  of the ranks along an axis
@@ -166,6 +168,25 @@ static zf_status zfi_infer_bcast(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "root %lld is no rank of a world of %lld",
                               (long long)root, (long long)world);
     return zfi_infer_like(c, 0);
+}
+
+static zf_status zfi_infer_reduce_to(zfi_infer *c)
+{
+    const int64_t world = ZF_INT(c, reduce, world), root = ZF_INT(c, reduce, root),
+                  dim = ZF_INT(c, reduce, dim);
+    zfi_infer_like(c, 0);
+    if (!zfi_is_other_axis(ZF_INT(c, reduce, over)))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "it is over tensor, context, expert or pipe, not over %s",
+                              zfi_axis_names[ZF_INT(c, reduce, over)]);
+    if (world < 1 || world > INT32_MAX || root < 0 || root >= world)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "root %lld is no rank of a world of %lld",
+                              (long long)root, (long long)world);
+    if (dim < 0 || dim >= c->shape.rank)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "dim %lld of a tensor of rank %d", (long long)dim,
+                              (int)c->shape.rank);
+    if (c->dtype == ZF_F32 || c->dtype == ZF_F64) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operand must be f32 or f64");
 }
 
 static zf_status zfi_infer_send(zfi_infer *c)
@@ -370,10 +391,24 @@ static void zfi_collective_before(const zf_launch *l)
         zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->args[0]), zfi_put_apart);
 }
 
-/* After that of a gather or an exchange. */
+/* The number of a rank in a group. */
+static int32_t zfi_number_in(const zf_group *group, int32_t rank)
+{
+    return (rank - group->first) / group->stride;
+}
+
+/* Elements [first, last) of the result become -0, to which any sum may be added. */
+static void zfi_put_nothing(const zf_launch *l, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i++) zfi_set(&l->out, i, -0.0);
+}
+
+/* After that of a gather or an exchange, or a sum that another rank has. */
 static void zfi_collective_after(const zf_launch *l)
 {
     const int64_t rows = zfi_span(&l->out.shape, 0, (int)zfi_gathered_dim(l->op, l->attributes));
+    if (l->op == ZF_OP_reduce && zfi_number_in(&l->group, l->run->rank) != ZF_INT(l, reduce, root))
+        zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_put_nothing);
     if (zfi_scratch_collective(l) && l->op != ZF_OP_reduce_scatter)
         zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->out), zfi_put_side);
 }
@@ -403,6 +438,8 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
     }
     if (l->op == ZF_OP_send) c.root = ZF_INT(l, send, from) > ZF_INT(l, send, to);
     if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
+    if (l->op == ZF_OP_reduce)
+        c.root = (int32_t)ZF_INT(l, reduce, root), c.tree = ZF_INT(l, reduce, order) != 0;
     c.group = l->group;
     return c;
 }
@@ -412,12 +449,6 @@ static zf_status zfi_no_comm(const zf_launch *l)
     return zfi_fail(l->error, ZF_ERR_COMM,
                     "%%%d: a plan for %lld ranks needs a communicator (zf_compile_desc.comm)",
                     (int)l->node, (long long)ZF_INT(l, all_gather, world));
-}
-
-/* The number of a rank in a group. */
-static int32_t zfi_number_in(const zf_group *group, int32_t rank)
-{
-    return (rank - group->first) / group->stride;
 }
 
 /* It is a send between other ranks. */
@@ -512,6 +543,10 @@ ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collectiv
              .scratch = zfi_scratch_collective, .linear_in = 1, .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_COLLECTIVE)
+ZFI_SAME_ATTRIBUTE(reduce, all_gather, world)
+ZFI_SAME_ATTRIBUTE(reduce, all_gather, over)
+ZFI_OPERATOR(reduce, .infer = zfi_infer_reduce_to, .cpu = zfi_cpu_collective,
+             .linear_in = 1, .traits = ZF_OP_COLLECTIVE)
 ZFI_SAME_ATTRIBUTE(send, all_gather, world)
 ZFI_SAME_ATTRIBUTE(send, all_gather, over)
 ZFI_OPERATOR(send, .infer = zfi_infer_send, .cpu = zfi_cpu_send,

@@ -416,7 +416,8 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, CHOICE, context_kind, 0, ZFI_CONTEXT_KINDS, .topic = "ranks",
               .traits = ZF_OPTION_CHANGES,
               .help = "attention where ranks share sequences: exchange tokens for heads; gather keys "
-                      "and values; the same with equal work under a causal mask"),
+                      "and values; the same with equal work under a causal mask; keys and values of "
+                      "one rank after the other"),
     ZF_OPTION(zf_training, TEXT, sequence, 0, NULL, .topic = "ranks", .unit = "tensor|none",
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
               .help =

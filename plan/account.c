@@ -283,6 +283,10 @@ static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_
         count = count / world + (count % world != 0);
         size *= 2;
         break;
+    case ZF_OP_reduce: /* each rank to one */
+        moved = &t->reduce_scatter;
+        ranks = world > 1, far = far > 0;
+        break;
     case ZF_OP_send: /* one rank to one */
         moved = &t->send;
         ranks = 1, far = far > 0;

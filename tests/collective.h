@@ -7,7 +7,9 @@
 typedef enum place { APART, IN_PLACE, ADDED, PLACES } place;
 
 static const zf_op ops[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce,
-                            ZF_OP_all_to_all, ZF_OP_bcast};
+                            ZF_OP_all_to_all, ZF_OP_bcast, ZF_OP_reduce};
+
+enum { OPS = sizeof ops / sizeof *ops };
 
 /* The case is possible: only sums have an accumulator, and only lengths that fit can be in
  * place. */

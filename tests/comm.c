@@ -252,7 +252,8 @@ typedef struct one_call {
 /* Half of the sums are made by a tree. */
 static bool is_by_tree(const one_call *c)
 {
-    return (c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_reduce) && c->seed & 1;
+    return (c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_reduce || c->op == ZF_OP_reduce) &&
+           c->seed & 1;
 }
 
 /* Element i that rank `rank` must find in out. */
@@ -318,7 +319,7 @@ static bool one(member *m, const one_call *c)
         set(in, c->dtype, i, element(c->seed, m->rank, i, c->dtype));
     k.in = in, k.out = out;
     if (call(m, &k)) good = false;
-    for (int64_t i = 0; i < out_count && good; i++) {
+    for (int64_t i = 0; i < out_count && good && (c->op != ZF_OP_reduce || c->root == m->rank); i++) {
         double want;
         set(&want, c->dtype, 0, expected(c, m->rank, m->world, i));
         good = !memcmp(out + (size_t)i * size, &want, size);
@@ -508,7 +509,7 @@ static void mixed_body(member *m)
     for (long n = 0; n < rounds; n++) {
         one_call c = {.seed = (uint64_t)n * 3 + (uint64_t)m->channel};
         random = random * 6364136223846793005u + 1442695040888963407u;
-        c.op = ops[(random >> 33) % 5];
+        c.op = ops[(random >> 33) % OPS];
         c.dtype = (random >> 40) % 3 ? ZF_F32 : ZF_F64;
         c.count = (int64_t)((random >> 43) % 300);
         c.place = (place)((random >> 55) % PLACES);
@@ -571,7 +572,7 @@ static void groups_body(member *m)
         m->world = m->group.count ? m->group.count : d->world;
         m->rank = m->group.count ? (rank - m->group.first) / m->group.stride : rank;
         c.seed += 1000 * (uint64_t)m->group.first;
-        c.op = ops[(random >> 33) % 5];
+        c.op = ops[(random >> 33) % OPS];
         c.dtype = (random >> 40) % 3 ? ZF_F32 : ZF_BF16;
         c.count = (int64_t)((random >> 43) % 500);
         c.place = (place)((random >> 55) % PLACES);
@@ -953,7 +954,7 @@ static void until_body(member *m)
             m->comm->abort(m->comm->self, ZF_ERR_LIMIT, "enough");
             return;
         }
-        c.op = ops[c.seed % 5], c.count = c.seed % 3 ? 700 : 2, c.place = (place)(c.seed % PLACES);
+        c.op = ops[c.seed % OPS], c.count = c.seed % 3 ? 700 : 2, c.place = (place)(c.seed % PLACES);
         if (!possible(c.op, c.place)) c.place = APART;
         one(m, &c);
     }
@@ -1003,6 +1004,9 @@ TEST(comm_local_bad_calls)
         {{GATHER, .in = data}, "all_gather %5: out is NULL"},
         {{CAST, .out = data}, "bcast %5: in is NULL"},
         {{CAST, .in = data, .out = data, .root = 2}, "bcast %5: root 2 is no rank of a world of 2"},
+        {{.op = ZF_OP_reduce, .node = 5, .count = 3, .in = data, .out = data, .root = 2},
+         "reduce %5: root 2 is no rank of a world of 2"},
+        {{.op = ZF_OP_reduce, .node = 5, .count = 3, .out = data}, "reduce %5: in is NULL"},
         {{CAST, .in = data, .out = data, .root = -1},
          "bcast %5: root -1 is no rank of a world of 2"},
         {{GATHER, .in = data, .out = data, .stream = &stream},

@@ -162,6 +162,11 @@ static const op_case more[] = {
      "attention_backward %1, %6, %7, %2, %3, %4, %5 {heads=4 scale=0.5 block=16 layouts=1 "
      "first=8 of=16} : f[4,R,N]",
      EXACT, 0, 0, 0},
+    {"attention", "f[4,R,N] f[4,4,N] f[4,4,N]",
+     "attention %1, %2, %3 {heads=4 scale=0.5 causal=true of=R key=2 keys=R} : g[4,R,N]", EXACT, 0,
+     0, 0},
+    {"attention_join", "g[4,R,N] g[4,4,R] g[4,R,N] g[4,4,R]",
+     "attention_join %1, %2, %3, %4 {heads=4} : g[4,R,N]", EXACT, 0, 0, 0},
     {"cached_attention", "f[4,R,N] f[4,R,N] f[4,R,N] x[4] r[4] c[4,J,N] c[4,J,N]",
      "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=4} : f[4,R,N]", EXACT,
      0, 0, 0},

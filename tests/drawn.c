@@ -13,7 +13,7 @@
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 
-enum { RUNS = 4, SEED = 17143, STEPS = 2, LAYERS = 4, HEADS = 4, MOST_RANKS = 16, MOST = 1 << 14 };
+enum { RUNS = 4, SEED = 777, STEPS = 2, LAYERS = 4, HEADS = 4, MOST_RANKS = 16, MOST = 1 << 14 };
 
 typedef enum kind { LLAMA, LLAMA_TIED, QWEN2, QWEN3, OLMO2, MIXTRAL, GPT, BERT, KINDS } kind;
 
@@ -71,7 +71,7 @@ static drawn draw_any(void)
     d.tensors = d.tensor << choose(2), d.slices = d.context;
     if (d.tensor == 1 && choose(2)) d.tensors = 1;
     if (d.context < 4) d.slices <<= choose(2);
-    d.how = (zf_context_kind)choose(3), d.batch = 1 + choose(2), d.sums = d.data == 1 && choose(2);
+    d.how = (zf_context_kind)choose(ZF_CONTEXT_RING + 1), d.batch = 1 + choose(2), d.sums = d.data == 1 && choose(2);
     d.dtype = choose(2) ? ZF_F32 : ZF_BF16;
     d.clips = choose(2), d.again = choose(4) == 0, d.lamb = choose(4) == 0;
     d.whole = choose(4) == 0, d.schedule = (zf_pipe_kind)choose(ZF_PIPE_ZB_V + 1);
@@ -89,7 +89,7 @@ static void say(const drawn *d, char text[300])
 {
     static const char *const names[KINDS] = {"Llama", "tied Llama", "Qwen2", "Qwen3", "OLMo 2",
                                              "Mixtral", "GPT", "BERT"},
-                             *const kinds[] = {"ulysses", "gather", "zigzag"};
+                             *const kinds[] = {"ulysses", "gather", "zigzag", "ring"};
     snprintf(
         text, 300,
         "%s of %d words, pipe %d data %d context %d (%d sections, %s) tensor %d (%d), stage %d, %d "

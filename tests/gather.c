@@ -3,6 +3,7 @@
 #include "context.h"
 
 #define GATHERS " kind=gather"
+#define RING    " kind=ring"
 
 /* Causal attention of four heads, of which two share one of k and v. MORE: its other attributes. */
 #define GROUPED(more)                                                                              \
@@ -120,6 +121,106 @@ TEST_ONCE(zigzag_has_the_bits_of_one_rank)
     check_zigzag(t, "f32");
 }
 
+/* Keys and values of one rank after the other. */
+static void check_ring(test *t, const char *dtype)
+{
+    const char *alone = TRAINS "context sections=4" RING;
+    check_ranks(t, dtype, alone, 2, TRAINS "context parts=2 sections=4" RING);
+    check_ranks(t, dtype, alone, 4, TRAINS "context parts=4" RING);
+}
+
+TEST_ONCE(ring_has_the_bits_of_one_rank)
+{
+    for (int k = 0; k < 4 && !t->failed; k++) {
+        source = masks[k];
+        check_ring(t, "f32");
+        check_ring(t, "bf16");
+    }
+    source = PACKED;
+    check_ring(t, "f32");
+    check_alone(t, TRAINS "context parts=4" RING);
+    source = DROPS("16", "32", "16", "4", "dropout %8 {p=0.25 stream=3}");
+    check_ring(t, "f32");
+    source = NULL;
+    check_ring(t, "f32");
+}
+
+/* Ranks along data too, at each stage, with pieces that come while others are computed with. */
+TEST_ONCE(ring_has_the_same_bits_at_each_stage_of_zero)
+{
+    static team two, all;
+    test_defer(t, team_end, &two);
+    test_defer(t, team_end, &all);
+    source = GROUPED(" causal=true");
+    for (int stage = 0; stage < 4 && !t->failed; stage++) {
+        char line[200], shared[200];
+        float a, b;
+        snprintf(line, sizeof line, TRAINS "context sections=4" RING "; zero stage=%d world=2",
+                 stage);
+        snprintf(shared, sizeof shared,
+                 TRAINS "context parts=4" RING "; zero stage=%d world=2; prefetch 1000000", stage);
+        if (!make(t, &two, 2, 1, "f32", line, STEPS) || !make(t, &all, 8, 4, "f32", shared, STEPS))
+            return;
+        if (stage < 3) check_bits(t, &two, &all);
+        read_value(t, &two, 0, "loss", &a), read_value(t, &all, 0, "loss", &b);
+        CHECK(t, !memcmp(&a, &b, sizeof a));
+        team_end(&all);
+        team_end(&two);
+    }
+    source = NULL;
+}
+
+/* The line number of what the text has; 0: it has not. */
+static long line_of(const char *text, const char *what)
+{
+    const char *at = strstr(text, what);
+    long line = 1;
+    for (const char *c = text; at && c < at; c++) line += *c == '\n';
+    return at ? line : 0;
+}
+
+/* The next piece comes before what is computed with one, and is waited for after it; what is along
+ * a dimension stays where it is. */
+TEST(ring_pieces_come_during_computation)
+{
+    static char printed[40000];
+    char text[TEXT];
+    zf_graph *g;
+    zf_error error = {ZF_OK, ""};
+    source = GROUPED(" causal=true");
+    write_model(text, "f32");
+    source = NULL;
+    for (int gathers = 0; gathers < 2 && !t->failed; gathers++) {
+        g = team_parsed(t, text, &error);
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        passes = gathers ? TRAINS "context parts=2" GATHERS "; zero; prefetch 1000000"
+                         : TRAINS "context parts=2" RING "; zero; prefetch 1000000";
+        OK(t, team_change(g), zf_graph_error(g));
+        zf_graph_text(g, printed, sizeof printed);
+        CHECK(t, gathers ? !strstr(printed, "dim=1} : f32[2,16,8] queue=gather")
+                         : strstr(printed, "root=1} : f32[2,8,8] queue=gather") != NULL);
+        if (!gathers) {
+            const long next = line_of(printed, "root=1} : f32[2,8,8] queue=gather"),
+                       first = line_of(printed, " = attention "),
+                       second = line_of(printed, "key=8 keys=16} : f32[2,8@context,16]");
+            CHECK(t, next && next < first && first < second);
+            CHECK(t, strstr(printed, "over=context order=tree dim=1} : f32[2,8@context,8] "
+                                     "queue=reduce") != NULL);
+        }
+    }
+}
+
+TEST_ONCE(ring_computes_what_one_rank_does)
+{
+    for (int k = 0; k < 3 && !t->failed; k++) {
+        source = masks[k];
+        check_alone(t, TRAINS "context parts=4" RING);
+        check_alone(t, TRAINS "context parts=2 sections=8" RING);
+    }
+    source = NULL;
+}
+
 /* Ranks along data too, at each stage. */
 TEST_ONCE(gather_has_the_same_bits_at_each_stage_of_zero)
 {
@@ -176,6 +277,25 @@ TEST(gather_bytes_are_those_of_the_formulas)
         CHECK(t, sent->all_gather.bytes == 4 * HEADS * of[k].size * (C - 1) / C);
         CHECK(t, sent->reduce_scatter.calls == 2);
         CHECK(t, sent->reduce_scatter.bytes == 2 * HEADS * 4 * (C - 1) / C);
+    }
+}
+
+/* Keys and values come twice, and the sums of their gradients go once: of each rank in turn. */
+TEST(ring_bytes_are_those_of_the_formulas)
+{
+    enum { C = 4, HEADS = B * S * WIDTH / 2 };
+    for (int k = 0; k < 2 && !t->failed; k++) {
+        const size_t size = k ? 2 : 4;
+        char text[TEXT];
+        zf_plan plan;
+        source = GROUPED(" causal=true");
+        write_model(text, k ? "bf16" : "f32");
+        source = NULL;
+        if (!plan_after(t, text, TRAINS "context parts=4" RING "; memory", &plan)) return;
+        const zf_traffic *sent = &plan.traffic_over[ZF_OVER_CONTEXT];
+        CHECK(t, sent->all_to_all.calls == 0 && sent->all_gather.calls == 0);
+        CHECK(t, sent->bcast.calls == 4 * C && sent->bcast.bytes == 4 * HEADS * size);
+        CHECK(t, sent->reduce_scatter.calls == 2 * C && sent->reduce_scatter.bytes == 2 * HEADS * 4);
     }
 }
 
@@ -237,6 +357,16 @@ TEST(gather_cuts_are_checked)
     source = NULL;
     check_refused(t, text, TRAINS "context parts=2 sections=3" GATHERS,
                   "zf_context: 3 sections are not divided by 2 ranks");
+    check_refused(t, text, TRAINS "context parts=3" RING,
+                  "zf_context: sequences of 16 tokens do not make 3 sections of 2 tokens or more");
+    source = BLOCKS;
+    write_model(text, "f32");
+    check_refused(t, text, TRAINS "context parts=2" RING,
+                  "zf_context: attention %5 has a block mask, of which a ring has no pieces: "
+                  "kind=gather or kind=zigzag has them");
+    source = GROUPED(" causal=true");
+    write_model(text, "f32");
+    source = NULL;
     check_refused(t, text, TRAINS "context parts=4",
                   "heads and key-value heads must be multiples of that");
     check_refused(t,

@@ -420,6 +420,25 @@ static const op_case cases[] = {
      "attention_backward %1, %5, %6, %2, %3, %4 {heads=2 scale=0.5} : f[2,R,6]\n"
      "saved %7 {index=1} : g[2,N,6]",
      NORM, 320, 'R', REFUSED},
+    {"attention", "f[2,R,12] f[2,40,6] f[2,40,6]", /* some of the keys */
+     "attention %1, %2, %3 {heads=4 kv_heads=2 scale=0.5 causal=true window=50 first=100 of=1200 key=60 "
+     "keys=1200} : g[2,R,12]",
+     NORM, 160, 0, NO_GRADIENT},
+    {"attention", "f[1,R,6] f[1,33,6] f[1,33,6]",
+     "attention %1, %2, %3 {heads=2 scale=0.5 p=0.25 stream=3 window=1100 first=17 of=1100 key=9 "
+     "keys=1100} : g[1,R,6]",
+     NORM, 160, 0, RANDOM | NO_GRADIENT},
+    {"attention_backward", "f[1,R,6] f[1,R,6] f[1,R,6] f[1,40,6]",
+     "attention %2, %4, %4 {heads=2 scale=0.5 causal=true p=0.25 stream=3 window=70 first=100 of=1200 "
+     "key=60 keys=1200} : g[1,R,6]\nsaved %5 {index=0} : g[1,2,R]\n"
+     "attention_backward %1, %3, %6, %2, %4, %4 {heads=2 scale=0.5 causal=true p=0.25 stream=3 "
+     "window=70 first=100 of=1200 key=60 keys=1200} : g[1,R,6]",
+     NORM, 320, 0, REFUSED | RANDOM},
+    {"attention_join", "g[2,R,6] g[2,2,R] g[2,R,6] g[2,2,R]",
+     "attention_join %1, %2, %3, %4 {heads=2} : g[2,R,6]", NORM, 20, 0, NO_GRADIENT},
+    {"saved", "g[2,R,6] g[2,2,R] g[2,R,6] g[2,2,R]",
+     "attention_join %1, %2, %3, %4 {heads=2} : g[2,R,6]\nsaved %5 {index=0} : g[2,2,R]", NORM, 20,
+     0, NO_GRADIENT},
     {"saved", "f[2,R,8] f[2,R,24]", /* the bits of sum_to */
      "attention %2 {heads=2 scale=0.5 causal=true} : f[2,R,8]\nsaved %3 {index=0} : g[2,2,R]\n"
      "attention_grad %1, %3, %4, %2 {heads=2 scale=0.5 causal=true} : f[2,R,24]\n"

@@ -124,6 +124,29 @@ static const struct {
      "operand 0 must have the index's dimensions first, and with one in their place at most 6"},
     {IN(1, "f32[4]") "%2 = accumulator : f32[4]\n%3 = collect %1, %2 {parts=0} : f32[4]\n",
      "parts is 0; it must be 1 or more"},
+    {IN(1, "f32[2,8,4]") IN(2, "f32[2,4,4]")
+     "%3 = attention %1, %2, %2 {heads=2 of=8 key=5 keys=8} : f32[2,8,4]\n",
+     "4 keys from key 5 on are not in 8"},
+    {IN(1, "f32[2,8,4]") IN(2, "f32[2,4,4]")
+     "%3 = attention %1, %2, %2 {heads=2 keys=8} : f32[2,8,4]\n",
+     "of some of the keys, q, k and v are operands of their own, of says how many queries there are"},
+    {IN(1, "bf16[2,8,4]") IN(2, "bf16[2,2,8]")
+     "%3 = attention_join %1, %2, %1, %2 {heads=2} : bf16[2,8,4]\n",
+     "operand 0 must be f32 or f64"},
+    {IN(1, "f32[2,8,4]") IN(2, "f32[2,2,8]")
+     "%3 = attention_join %1, %2, %1, %2 {heads=3} : f32[2,8,4]\n",
+     "hidden a multiple of the 3 heads"},
+    {IN(1, "f32[2,8,4]") IN(2, "f32[2,2,8]")
+     "%3 = attention_join %1, %2, %1, %1 {heads=2} : f32[2,8,4]\n",
+     "operand 3 must be f32[2,2,8]"},
+    {IN(1, "f32[4]") "%2 = reduce %1 {world=1 over=data} : f32[4]\n",
+     "it is over tensor, context, expert or pipe, not over data"},
+    {IN(1, "f32[4]") "%2 = reduce %1 {world=2 over=tensor root=2} : f32[4]\n",
+     "root 2 is no rank of a world of 2"},
+    {IN(1, "f32[4]") "%2 = reduce %1 {world=2 over=tensor dim=1} : f32[4]\n",
+     "dim 1 of a tensor of rank 1"},
+    {IN(1, "bf16[4]") "%2 = reduce %1 {world=2 over=tensor} : bf16[4]\n",
+     "the operand must be f32 or f64"},
     {IN(1, "i32[4,8]") "%2 = repeat %1 {heads=2 copies=2} : i32[4,16]\n",
      "the operand must be float: f32, bf16, f16 or f64"},
     {IN(1, "f32[4,8]") "%2 = repeat %1 {copies=1} : f32[4,8]\n",

@@ -13,7 +13,8 @@ static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 static const char *const elsewhere[] = {
     "loss_scale",     "loss_scale_update", "bucket",     "accumulator", "shard",   "all_gather",
     "reduce_scatter", "all_reduce",        "all_to_all", "bcast",       "send",    "release",
-    "wait",           "copy",              "piece",      "delay", "part",    "collect"};
+    "wait",           "copy",              "piece",      "delay", "part",    "collect",
+    "reduce"};
 
 /* The operator of that name; none where there is none. */
 static zf_op op_called(const char *name)

@@ -221,6 +221,9 @@ TEST(spread_rules_are_checked)
         {"%5 = input \"w\" : f32[6@tensor,8]\n%6 = input \"y\" : f32[4@tensor,8]\n"
          "%7 = linear %6, %5 : f32[4@tensor,6]\n",
          "it is cut over tensor along two dimensions, or a sum as well"},
+        {"%5 = reduce %1 {world=2 over=tensor} : f32[4@tensor,8]\n",
+         "%1 is no sum over tensor that is still to be made"},
+        {"%5 = reduce %3 {world=2 over=tensor} : f32[4,8]\n", "give f32[4@tensor,8]"},
         {"%5 = all_gather %1 {world=2 over=tensor dim=1} : f32[4,16]\n",
          "%1 is equal on all ranks along tensor: there is nothing to gather"},
         {"%5 = all_gather %2 {world=2 over=tensor} : f32[64]\n",

@@ -353,7 +353,7 @@ TEST_ONCE(gather_models)
 TEST_ONCE(context_drops_in_models)
 {
     dropout = 0.2;
-    for (int way = ZF_CONTEXT_ULYSSES; way <= ZF_CONTEXT_ZIGZAG; way++) {
+    for (int way = ZF_CONTEXT_ULYSSES; way <= ZF_CONTEXT_RING; way++) {
         how = (zf_training){.context_kind = way};
         check_context(t, BERT, 2, 4);
         check_context(t, GPT, 2, 4);

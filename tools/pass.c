@@ -418,7 +418,7 @@ static const pass passes[] = {
     {"cut", "[parts=N] [sections=N] [tokens=fit|cut|whole]",
      "ranks along tensor share layers: heads, and pairs of products",
      run_cut},
-    {"context", "[parts=N] [sections=N] [kind=ulysses|gather|zigzag]",
+    {"context", "[parts=N] [sections=N] [kind=ulysses|gather|zigzag|ring]",
      "ranks along context share sequences, each a piece of all",
      run_context},
     {"experts", "[parts=N] [sections=N] [rows=N] [int8=1]", "neighbours along data share experts, some each",

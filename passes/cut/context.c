@@ -15,29 +15,8 @@
  * (base/tree.c), each section of which is a node on its tokens: the bits are those of any number of
  * ranks with as many sections. Attention exchanges tokens for heads (Jacobs et al. 2023, DeepSpeed
  * Ulysses), so it sees whole sequences, with their masks, positions and documents. With
- * ZF_CONTEXT_GATHER it keeps its rank's queries, and gathers keys and values (apart.c). */
-
-/* Attributes of the node as it runs on section j of `pieces`. The rows of a rank's part are known
- * where it runs (run/compile/share.c), those of a section of what is whole are not. */
-static void zfi_context_attributes(const zfi_dealing *c, int32_t id, int32_t j, int32_t pieces,
-                                   zfi_new *n, int64_t dims[ZF_MAX_RANK])
-{
-    const zfi_tokens *y = &c->at[id];
-    const zfi_record *record = c->graph->records[n->op];
-    const int64_t parts = (int64_t)c->d.parts * pieces;
-    if (y->first >= 0 && !n->attributes[y->all].i) n->attributes[y->all].i = y->rows;
-    if (y->first >= 0 && c->d.parts == 1) n->attributes[y->first].i += y->rows / pieces * j;
-    for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
-        if (y->divided >> a & 1) n->attributes[a].i /= parts;
-    if (y->bare) {
-        zfi_attribute_in(record, n->attributes, "sections")->i = 1;
-        zfi_attribute_in(record, n->attributes, "wide")->i = 1;
-    }
-    if (y->shaped < 0) return;
-    for (int32_t d = 0; d < y->shape.rank; d++)
-        dims[d] = y->shape.dims[d] / (d == y->cut ? parts : 1);
-    n->attributes[y->shaped].list.data = dims;
-}
+ * ZF_CONTEXT_GATHER it keeps its rank's queries, and gathers keys and values (apart.c); with
+ * ZF_CONTEXT_RING these come rank by rank (ring.c). */
 
 /* Appends the node on section j of `pieces`, or with all that a rank has of pieces 1: under its own
  * id. */
@@ -60,18 +39,6 @@ static int32_t zfi_context_append(zfi_dealing *c, int32_t id, int32_t j, int32_t
     made = g->error.status || g->memory.failed ? 0 : zfi_append(g, &n);
     zfi_free(&g->memory, args, (size_t)old.arg_count * sizeof *args);
     return made;
-}
-
-/* The value of the node from those of its sections. */
-static void zfi_context_join(zfi_dealing *c, int32_t id, int32_t *pieces, int32_t count,
-                             zf_dtype dtype)
-{
-    zfi_tokens *y = &c->at[id];
-    if (c->graph->error.status || c->graph->memory.failed) return;
-    if (y->sums)
-        y->id = zfi_sum_sections(c, id, pieces, count, y->wide && !y->narrow && !c->layer ? ZF_F32 : dtype);
-    else if (count > 1 && y->cut >= 0) y->id = zfi_beside(c, id, pieces, count);
-    else y->id = pieces[0];
 }
 
 /* The node has a sum, or saves one: it is in sections. */
@@ -179,7 +146,9 @@ static void zfi_context_node(zfi_dealing *c, int32_t id)
     g->in_update = node->update, g->scope = node->scope;
     if (zfi_has(g, id, ZF_OP_LEAF)) y->cut = ZFI_UNDEALT;
     c->back = c->forward && !c->forward[id];
-    if (y->by_letter) zfi_context_cut(c, id);
+    if (node->op == ZF_OP_none) return; /* with what saved it */
+    if (y->by_letter && zfi_goes_by_ring(c, id)) zfi_key_ring_cut(c, id);
+    else if (y->by_letter) zfi_context_cut(c, id);
     else if (y->completes) zfi_context_scatter(c, id);
     else if (node->op == ZF_OP_saved && c->at[node->args[0]].by_letter) zfi_context_saved(c, id);
     else if (y->flat) zfi_context_form(c, id, node->args[0]);
@@ -269,7 +238,7 @@ static int64_t zfi_context_tokens(const zf_graph *g)
     return 0;
 }
 
-#define ZFI_CONTEXT_KINDS "ulysses|gather|zigzag"
+#define ZFI_CONTEXT_KINDS "ulysses|gather|zigzag|ring"
 
 static const zf_option zfi_context_options[] = {
     ZF_OPTION(zf_context_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),

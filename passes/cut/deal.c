@@ -189,3 +189,37 @@ static int32_t zfi_sum_sections(zfi_dealing *c, int32_t v, int32_t *pieces, int3
                           zfi_with({.i = c->d.parts}, {.i = c->over}, {.i = 1}));
     return zfi_parallel_cast(g, x, dtype);
 }
+
+/* Attributes of the node as it runs on section j of `pieces`. The rows of a rank's part are known
+ * where it runs (run/compile/share.c), those of a section of what is whole are not. */
+static void zfi_context_attributes(const zfi_dealing *c, int32_t id, int32_t j, int32_t pieces,
+                                   zfi_new *n, int64_t dims[ZF_MAX_RANK])
+{
+    const zfi_tokens *y = &c->at[id];
+    const zfi_record *record = c->graph->records[n->op];
+    const int64_t parts = (int64_t)c->d.parts * pieces;
+    if (y->first >= 0 && !n->attributes[y->all].i) n->attributes[y->all].i = y->rows;
+    if (y->first >= 0 && c->d.parts == 1) n->attributes[y->first].i += y->rows / pieces * j;
+    for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
+        if (y->divided >> a & 1) n->attributes[a].i /= parts;
+    if (y->bare) {
+        zfi_attribute_in(record, n->attributes, "sections")->i = 1;
+        zfi_attribute_in(record, n->attributes, "wide")->i = 1;
+    }
+    if (y->shaped < 0) return;
+    for (int32_t d = 0; d < y->shape.rank; d++)
+        dims[d] = y->shape.dims[d] / (d == y->cut ? parts : 1);
+    n->attributes[y->shaped].list.data = dims;
+}
+
+/* The value of the node from those of its sections. */
+static void zfi_context_join(zfi_dealing *c, int32_t id, int32_t *pieces, int32_t count,
+                             zf_dtype dtype)
+{
+    zfi_tokens *y = &c->at[id];
+    if (c->graph->error.status || c->graph->memory.failed) return;
+    if (y->sums)
+        y->id = zfi_sum_sections(c, id, pieces, count, y->wide && !y->narrow && !c->layer ? ZF_F32 : dtype);
+    else if (count > 1 && y->cut >= 0) y->id = zfi_beside(c, id, pieces, count);
+    else y->id = pieces[0];
+}

@@ -389,6 +389,17 @@ static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
                  name, (int)id);
 }
 
+/* A block mask is of all keys, and a ring has some at a time. */
+static void zfi_tokens_refuse_blocks(zfi_dealing *c, int32_t id)
+{
+    const zf_attribute *block = zfi_attribute_of(c->graph, &c->graph->nodes[id], "block");
+    if (c->d.kind == ZF_CONTEXT_RING && block && block->i)
+        zfi_fail(&c->graph->error, ZF_ERR_ARGUMENT,
+                 "zf_context: %s %%%d has a block mask, of which a ring has no pieces: kind=gather or "
+                 "kind=zigzag has them",
+                 c->graph->records[c->graph->nodes[id].op]->name, (int)id);
+}
+
 static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];
@@ -403,6 +414,7 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
     l = zfi_tokens_choose(c, id, &cuts);
     if (l < 0 && c->layer) zfi_tokens_whole(c, id);
     if (l < 0 && !c->layer) zfi_tokens_refuse(c, id);
+    if (l >= 0) zfi_tokens_refuse_blocks(c, id);
     if (l < 0 && !zfi_tokens_cuts(c, id, false, &cuts)) return;
     zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT, y);
     if (l < 0) return;

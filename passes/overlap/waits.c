@@ -90,7 +90,8 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
         const size_t most = zfi_budget_of(p, queue);
         return bytes >= ZFI_SMALL_COPY && bytes <= (int64_t)most ? queue : ZFI_QUEUE_COMPUTE;
     }
-    if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1)
+    if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1 ||
+        zfi_is_along(node->op, node->attributes))
         return ZFI_QUEUE_COMPUTE;
     if (node->op == ZF_OP_all_gather) {
         int32_t sum = p->pending[node->args[0]];
@@ -99,8 +100,10 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
         return ZFI_QUEUE_GATHER;
     }
     bytes = (int64_t)zfi_node_bytes(&g->nodes[node->args[0]]);
-    if ((!zfi_reduces(node->op) && node->op != ZF_OP_all_to_all) || node->update ||
-        bytes > (int64_t)p->bytes)
+    if (node->update || bytes > (int64_t)p->bytes) return ZFI_QUEUE_COMPUTE;
+    if (node->op == ZF_OP_bcast && ZF_INT(node, bcast, over) == ZF_OVER_CONTEXT)
+        return ZFI_QUEUE_GATHER;
+    if (!zfi_reduces(node->op) && node->op != ZF_OP_all_to_all && node->op != ZF_OP_reduce)
         return ZFI_QUEUE_COMPUTE;
     return ZFI_QUEUE_REDUCE;
 }

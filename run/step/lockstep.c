@@ -110,6 +110,11 @@ static zf_status zfi_lockstep_group(zfi_lockstep *s, int32_t ranks)
         for (size_t r = 0; r < world; r++)
             memcpy(calls[r].out, s->sum + r * world * part, part * world);
         break;
+    case ZF_OP_reduce:
+        for (size_t from = 0; from < world; from++) s->parts[from] = calls[from].in;
+        zfi_collective_add(c, s->sum, s->parts, ranks, c->count);
+        memcpy(calls[c->root].out, s->sum, part);
+        break;
     case ZF_OP_send: /* of others, where it is alone */
         for (size_t r = 0; r < world; r++)
             if (world > 1 && r != (size_t)c->root) memcpy(calls[r].out, calls[c->root].in, part);

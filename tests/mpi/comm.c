@@ -144,6 +144,9 @@ static void expect(const zf_collective *c, char *out)
         }
         free(all);
         break;
+    case ZF_OP_reduce:
+        if (rank == c->root) sum(out, c->dtype, 0, c->count, false);
+        break;
     default: fill(out, c->dtype, c->root, c->count); /* bcast */
     }
 }
@@ -201,7 +204,8 @@ static void every_collective(void)
                  {ZF_OP_all_to_all, "all_to_all", false, false},
                  {ZF_OP_all_to_all, "all_to_all, in place", true, false},
                  {ZF_OP_bcast, "bcast", false, false},
-                 {ZF_OP_bcast, "bcast, in place", true, false}};
+                 {ZF_OP_bcast, "bcast, in place", true, false},
+                 {ZF_OP_reduce, "reduce", false, false}};
     static const zf_dtype dtypes[] = {ZF_F32, ZF_F64, ZF_BF16, ZF_I32, ZF_I64, ZF_U8};
     /* The last has more pieces than are in flight at once. */
     static const int64_t counts[] = {0, 1, 7, 4099, 100003, 500009};
@@ -210,7 +214,7 @@ static void every_collective(void)
     for (int f = 0; f < FORMS; f++) {
         for (int d = 0; d < (int)(sizeof dtypes / sizeof *dtypes); d++)
             for (int k = 0; k < (d ? COUNTS - 1 : COUNTS); k++)
-                for (int root = 0; root < (forms[f].op == ZF_OP_bcast ? world : 1); root++) {
+                for (int root = 0; root < (forms[f].op == ZF_OP_bcast || forms[f].op == ZF_OP_reduce ? world : 1); root++) {
                     zf_error error;
                     char name[128];
                     zf_collective c = {.op = forms[f].op,
@@ -234,7 +238,7 @@ static void every_collective(void)
 static void groups(void)
 {
     static const zf_op kinds[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce,
-                                  ZF_OP_all_to_all, ZF_OP_bcast};
+                                  ZF_OP_all_to_all, ZF_OP_bcast, ZF_OP_reduce};
     const int real_rank = rank, real_world = world, half = (world + 1) / 2;
     zf_comm *comm = open_comm(0);
     uint64_t random = 5;
@@ -250,7 +254,7 @@ static void groups(void)
         const char *wrong;
         random = random * 6364136223846793005u + 1442695040888963407u;
         c.group = groups_of[(random >> 33) % 3];
-        c.op = kinds[(random >> 40) % 5];
+        c.op = kinds[(random >> 40) % 6];
         c.count = (int64_t)((random >> 45) % (n % 10 ? 300 : 40000));
         c.add = (c.op == ZF_OP_reduce_scatter || c.op == ZF_OP_all_reduce) && n % 3 == 0;
         group = zf_collective_group(&c, comm);

@@ -363,7 +363,7 @@ static const char *wrong_context(const settings *o)
     if (t->sequence && !strcmp(t->sequence, "tensor"))
         return "--sequence tensor excludes --context, which deals the tokens: leave it out";
     if (t->context_kind && o->device.kind != DEVICE_CPU)
-        return "--context-kind gather and zigzag are for --device cpu";
+        return "--context-kind gather, zigzag and ring are for --device cpu";
     if (o->memory) return "--context and --memory exclude each other";
     return NULL;
 }

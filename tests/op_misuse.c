@@ -129,7 +129,8 @@ static const struct {
      "4 keys from key 5 on are not in 8"},
     {IN(1, "f32[2,8,4]") IN(2, "f32[2,4,4]")
      "%3 = attention %1, %2, %2 {heads=2 keys=8} : f32[2,8,4]\n",
-     "of some of the keys, q, k and v are operands of their own, of says how many queries there are"},
+     "of some of the keys, q, k and v are operands of their own, of says how many queries there are, "
+     "and there is no block mask"},
     {IN(1, "bf16[2,8,4]") IN(2, "bf16[2,2,8]")
      "%3 = attention_join %1, %2, %1, %2 {heads=2} : bf16[2,8,4]\n",
      "operand 0 must be f32 or f64"},

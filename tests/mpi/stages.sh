@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ranks along pipe, tensor and expert as processes: sh tests/mpi/stages.sh [PROGRAM [SEED]]
+# Ranks along pipe, tensor, context and expert as processes: sh tests/mpi/stages.sh [PROGRAM [SEED]]
 #
 # The bits are those of as many threads, and of one rank: of two layouts, and of six that are drawn.
 # Weights go in (--init) and out (--dump). Processes that were given different meshes, sections or
@@ -31,13 +31,14 @@ threads() {
 }
 alike() { cmp "$work/$1" "$work/$2" && cmp "$work/$1.held" "$work/$2.held"; }
 
-# same NAME PARTS OPTIONS...: PARTS of the batch, of one rank.
+# same PARTS OPTIONS...: PARTS of the batch, of one rank that has $sections.
 same() {
     parts=$1
     shift
     processes many "$@" && threads few --ranks 4 "$@" && alike many few &&
-        threads one --micro-batches "$parts" --sections tensor=2 --precision "$precision" && alike many one
+        threads one --micro-batches "$parts" --sections $sections --precision "$precision" && alike many one
 }
+sections=tensor=2
 precision=f32
 check 'one forward, one backward' same 4 --tensor 2 --pipe 2 --zero 2 --micro-batches 4 --precision f32
 check 'two chunks of each rank' same 4 --tensor 2 --pipe 2 --zero 2 --micro-batches 4 --pipe-schedule zb-v \
@@ -52,7 +53,7 @@ word() {
     shift $n
     printf %s "$1"
 }
-for _ in 1 2 3 4 5 6; do
+for _ in 1 2 3 4; do
     draw 3 && layout=$(word '--tensor 2 --pipe 2' '--pipe 2' '--pipe 4')
     draw 5 && kind=$(word 1f1b gpipe interleaved zb-h1 zb-v)
     draw 4 && zero=$n
@@ -67,6 +68,20 @@ for _ in 1 2 3 4 5 6; do
     check "$how $kind zero $zero $precision $micro" same $((data * micro)) $how --pipe-schedule $kind --zero $zero \
         --micro-batches $micro --precision $precision
 done
+
+for _ in 1 2; do
+    draw 3 && layout=$(word '--context 2 --pipe 2' '--context 2 --tensor 2' '--context 4')
+    draw 4 && kind=$(word ulysses gather zigzag ring)
+    draw 4 && zero=$n
+    draw 2 && precision=$(word f32 bf16)
+    case $layout$kind in *4ulysses) kind=ring ;; esac
+    case $layout$kind in *4zigzag) n=8 ;; *4* | *zigzag) n=4 ;; *) n=2 ;; esac
+    sections="tensor=2,context=$n --context-kind $kind"
+    # shellcheck disable=SC2086 # words
+    check "$layout $kind zero $zero $precision" same 4 $layout --sections $sections --zero $zero \
+        --micro-batches 4 --sum micro --precision $precision
+done
+sections=tensor=2
 
 begins() {
     ends 0 "$llm" export --load "$work/saved" "$work/folder" &&

@@ -20,8 +20,10 @@ TEST_ONCE(attention_of_blocks_and_documents_agrees_with_its_definition)
         for (int k = 0; k < 4; k++) {
             const zf_dtype dtype = dtypes[k];
             double keys = 0;
+            if (k > 1 && (k + (int)i) % 2) continue; /* each form has one type of 16 bits */
             for (int isa = 0; isa < (k ? 3 : 1); isa++) {
-                if (isa && ((k + isa + (int)i) % TEST_ONE_IN || !test_has_isa(t, isas[isa])))
+                /* of the other two sets of instructions, one */
+                if (isa && ((k + isa + (int)i) % (2 * TEST_ONE_IN) || !test_has_isa(t, isas[isa])))
                     continue;
                 OK(t, run_form(t, &forms[i], dtype, (zf_cpu_desc){.threads = 2, .isa = isas[isa]}),
                    s.error.text);

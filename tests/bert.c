@@ -331,7 +331,7 @@ PLAN(mini, 8)
 PLAN(mini, 16)
 PLAN(small, 8)
 PLAN(medium, 16)
-PLAN(base, 8)
+TEST_ONCE(bert_plan_base_8_fused) { check_plan(t, "base", 8, true); }
 
 /* Three steps with dropout: the loss of the last one and the sum of all parameters' bits. */
 static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compile_desc *d,

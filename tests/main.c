@@ -281,6 +281,15 @@ static bool run_out_of_memory(const test_case *c, long most, test *t)
     return spent > 0.1 || run(c, -1, t);
 }
 
+static int says_usage(const char *option)
+{
+    fprintf(stderr,
+            "tests: %s: no option; usage: tests [--oom[=all]] [--bless] [--list] [--times] "
+            "[--part=K/N] [SUBSTRING ...]\n",
+            option);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     bool out_of_memory = false, list = false, times = false;
@@ -296,6 +305,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--times")) times = true;
         else if (sscanf(argv[i], "--part=%d/%d", &part, &parts) == 2 && part >= 1 && part <= parts)
             continue;
+        else if (argv[i][0] == '-') return says_usage(argv[i]);
         else words[word_count++] = argv[i];
     }
     if (!words_name_tests(cases)) return 2;

@@ -148,6 +148,7 @@ ZFI_PLAIN_ENDS
 #include "cpu/tile.c"
 #include "cpu/tile16.c"
 #include "cpu/tile_amx.c"
+#include "cpu/tile_strip.c"
 #include "cpu/row.c"
 #include "cpu/matmul.c"
 #include "io/crc32c.c"

@@ -139,7 +139,8 @@ static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads,
     zf_cost cost = zf_cost_default();
     void *memory;
     /* The first ones meet a cold memory. */
-    bool good = times && add(d, prompt, error) >= 0 && add(d, 1, error) >= 0;
+    bool good = times && (r->prompt[0] = add(d, prompt, error)) >= 0 &&
+                (r->token[0] = add(d, 1, error)) >= 0;
     r->resident = bench_most_resident();
     memory = device ? NULL : read_open();
     if (good && device)
@@ -213,7 +214,8 @@ static const zf_option rows[] = {
     ROW(COUNT, tokens, 64, "[1,65536]", .help = "tokens that are generated"),
     ROW(COUNT, streams, 1, "[1,256]", .help = "texts that are continued together"),
     ROW(COUNT, threads, 2, "[1,256]", .help = "worker threads"),
-    ROW(COUNT, rounds, 5, "[1,64]", .help = "rounds of all measurements"),
+    ROW(COUNT, rounds, 5, "[0,64]",
+        .help = "rounds of all measurements; 0: the prompt and a token once, and their bytes"),
     ROW(CHOICE, precision, 0, "f32|bf16|f16", .help = "dtype of the computation"),
     ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "how weights of products are stored"),
     ROW(FLAG, json, 0, NULL, .help = "print one JSON object"),
@@ -261,6 +263,13 @@ int main(int argc, char **argv)
                  b.device.kind == DEVICE_CPU ? NULL : base.backend, &r, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     info = zf_program_info_of(d.prompt.program);
+    if (!rounds) {
+        printf("%s: prompt %.1f s, a token after it %.3f s; caches %zu bytes; planned %.0f bytes, "
+               "resident %.0f\n",
+               o.model, r.prompt[0], r.token[0], info.cache_bytes, planned_bytes(&base, &d),
+               r.resident);
+        return decoder_close(&d), session_close(&base), 0;
+    }
     bytes = weight_bytes(&d.token, &config) + (double)info.cache_bytes *
                                                   (double)(prompt + tokens / 2) /
                                                   (double)(prompt + tokens);

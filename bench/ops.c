@@ -40,7 +40,8 @@
     "%4 = constant {values=[0.001]} : f32[]\nupdate:\n"
 
 /* A layer of ResNet-50 (He et al. 2016), 16 pictures; a depthwise one of MobileNet (Howard et al.
- * 2017). bench/peers/torch_conv.py has the same. */
+ * 2017); the first one of Whisper (Radford et al. 2022), 30 seconds of sound, 4 times.
+ * bench/peers/torch_conv.py has the same. */
 #define CONV(of, dtype)                                                                            \
     "%1 = param \"x\" {init=normal b=1} : " dtype "[16,64,56,56]\n"                                \
     "%2 = param \"w\" {init=normal b=0.02} : " dtype "[64,64,3,3]\n"                               \
@@ -84,7 +85,18 @@ static const struct row {
      CONV("conv_grad_x %3, %2", "f32") " size=[56,56]} : f32[16,64,56,56]\noutput %4 \"dx\"\n"},
     {"conv_grad_w, f32", ZF_OP_conv_grad_w,
      CONV("conv_grad_w %3, %1", "f32") " taps=[3,3]} : f32[64,64,3,3]\noutput %4 \"dw\"\n"},
-    {"conv 3x3, depthwise, f32", ZF_OP_conv, DEPTHWISE "output %4 \"y\"\n"},
+    {"conv 3x3, depthwise, f32", ZF_OP_conv,
+     DEPTHWISE("conv %1, %2") "} : f32[16,256,28,28]\noutput %4 \"y\"\n"},
+    {"conv_grad_x, depthwise, f32", ZF_OP_conv_grad_x,
+     DEPTHWISE("conv_grad_x %3, %2") " size=[28,28]} : f32[16,256,28,28]\noutput %4 \"dx\"\n"},
+    {"conv_grad_w, depthwise, f32", ZF_OP_conv_grad_w,
+     DEPTHWISE("conv_grad_w %1, %3") " taps=[3,3]} : f32[256,1,3,3]\noutput %4 \"dw\"\n"},
+    {"conv1d 3, 80 to 384, f32", ZF_OP_conv,
+     CONV_1D("conv %1, %2") "} : f32[4,384,1,3000]\noutput %4 \"y\"\n"},
+    {"conv1d_grad_x, f32", ZF_OP_conv_grad_x,
+     CONV_1D("conv_grad_x %3, %2") " size=[1,3000]} : f32[4,80,1,3000]\noutput %4 \"dx\"\n"},
+    {"conv1d_grad_w, f32", ZF_OP_conv_grad_w,
+     CONV_1D("conv_grad_w %1, %3") " taps=[1,3]} : f32[384,80,1,3]\noutput %4 \"dw\"\n"},
     {"quantize, 8 bits", ZF_OP_quantize,
      X "%2 = quantize %1 {bits=8 block=256} : u8[@,1040]\n output %2 \"y\"\n"},
     {"quantize, 4 bits", ZF_OP_quantize,

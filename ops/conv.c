@@ -10,11 +10,15 @@
  *     dx = conv_grad_x %dy, %2 {... size=[8,8]} : f32[8,4,8,8]
  *     dw = conv_grad_w %1, %dy {... taps=[3,3]} : f32[6,2,3,3]
  *
- * Saved: x and w. A convolution is a product of w with columns, the elements of x that each
- * position sees (im2col; Chellapilla et al. 2006). Columns are made for a tile of positions at a
- * time, in the scratch of a worker, and never lie in memory whole. dx is a product with columns of
- * dy, for the positions of x; dw one with columns of x, for a block of its rows over all positions
- * in their order. So bits depend on the shapes alone. */
+ * Saved: x and w. What a tap sees of neighbouring places are neighbours too, where planes lie with
+ * zeros around them, and with a stride sorted by the remainder. So the kernels copy a strip of each
+ * channel, some rows of it, into the scratch of a worker, in f32, and read it once for each tap:
+ * columns of a product (im2col; Chellapilla et al. 2006) are never made. y is a product of w with
+ * rows of the strip; dx is the same of dy, whose elements are a stride apart, with the taps turned;
+ * dw is made of dots of dy with rows of the strip, over all places in their order. Sums have the
+ * blocks of the product of matrices (matmul.c), or the lanes of a vector; bits depend on the shapes
+ * alone. A zero beside a plane may meet an infinite weight, or a place between rows an infinite x: then
+ * more elements are NaN than by the formula. */
 
 enum { ZFI_CONV_X, ZFI_CONV_W, ZFI_CONV_Y, ZFI_CONV_MOST = 1 << 30 };
 
@@ -201,8 +205,7 @@ ZFI_INLINE int64_t zfi_conv_source(const zfi_conv *v, bool back, int axis, int64
 /* The same of both axes: the element of a plane. */
 static int64_t zfi_conv_source_in(const zfi_conv *v, bool back, int64_t at, int64_t tap)
 {
-    const int64_t wide = back ? v->image[1] : v->places[1],
-                  of = back ? v->places[1] : v->image[1];
+    const int64_t wide = back ? v->image[1] : v->places[1], of = back ? v->places[1] : v->image[1];
     const int64_t row = zfi_conv_source(v, back, 0, at / wide, tap / v->taps[1]),
                   column = zfi_conv_source(v, back, 1, at % wide, tap % v->taps[1]);
     return row < 0 || column < 0 ? -1 : row * of + column;
@@ -213,9 +216,8 @@ static double zfi_conv_sum(const zfi_conv *v, const zf_array *const of[3], bool 
                            int64_t channel, int64_t at)
 {
     const zf_array *from = of[back ? ZFI_CONV_Y : ZFI_CONV_X], *w = of[ZFI_CONV_W];
-    const int64_t plane = zfi_conv_area(back ? v->places : v->image),
-                  taps = zfi_conv_area(v->taps), its = back ? v->c : v->o,
-                  others = back ? v->o : v->c, group = channel / its;
+    const int64_t plane = zfi_conv_area(back ? v->places : v->image), taps = zfi_conv_area(v->taps),
+                  its = back ? v->c : v->o, others = back ? v->o : v->c, group = channel / its;
     double sum = 0;
     for (int64_t k = 0; k < others; k++)
         for (int64_t tap = 0; tap < taps; tap++) {
@@ -262,210 +264,424 @@ static void zfi_conv_reference(const zf_launch *l, int64_t first, int64_t last)
 
 /* -------------------------------------------------------------------- the fast kernels */
 
-enum { ZFI_CONV_TILE = 512, ZFI_CONV_LEAST = 32, ZFI_CONV_COLUMNS = 1 << 17, ZFI_CONV_ROWS = 64 };
+enum {
+    ZFI_CONV_ROOM = 1 << 16,    /* floats of a strip, 256 KiB, where the least strip has fewer */
+    ZFI_CONV_PLACES = 1024,     /* places of a strip, at most */
+    ZFI_CONV_PLACES_ONE = 2048, /* the same where the result has one channel */
+    ZFI_CONV_ROWS = 72,         /* channels of the result that go over a tile before the next */
+    ZFI_CONV_LEAST = 64,        /* columns that are not cut further */
+    ZFI_CONV_BEYOND = 128,      /* floats that tiles read beyond a strip */
+    ZFI_CONV_BLOCK = 64,        /* channels of dy that a task of dw has at most */
+    ZFI_CONV_BLOCK_TAPS = 72    /* taps of all its channels of x, about */
+};
 
-/* A launch in tiles. */
-typedef struct zfi_conv_job {
-    zfi_conv v;
-    const zf_array *of[3];
-    zfi_isa isa;
-    bool back;
-    int64_t k, tile; /* rows of columns, and their places at a time */
-    const float *w;  /* [groups][channels of the result][k] */
-    char *scratch;   /* of workers, `room` bytes each: columns, then that of the product */
-    size_t columns, room, weights;
-} zfi_conv_job;
+enum { ZFI_CONV_RUN = 256 };
 
-/* Row `row` of columns for places [first, first + n), n below a tile, of a group's planes. */
-static void zfi_conv_row(const zfi_conv *v, bool back, float *to, const float *planes, int64_t row,
-                         int64_t first, int64_t n)
+/* to[0..n) = from; one of the two is f32. Rows of pictures are short: runs of 8 are copied without a
+ * call. */
+static void zfi_strips_copy(zfi_isa isa, zf_dtype from_dtype, void *to, zf_dtype to_dtype,
+                            const void *from, int64_t n)
 {
-    const int64_t *size = back ? v->image : v->places, *from = back ? v->places : v->image;
-    const int64_t taps = zfi_conv_area(v->taps), i = row % taps / v->taps[1],
-                  j = row % taps % v->taps[1];
-    const float *plane = planes + row / taps * zfi_conv_area(from);
-    for (int64_t at = first, m; at < first + n; at += m, to += m) {
-        const int64_t y = at / size[1], x = at % size[1],
-                      s = zfi_conv_source(v, back, 0, y, i);
-        const float *line = plane + s * from[1];
-        m = zfi_min(size[1] - x, first + n - at);
-        if (s < 0) {
-            memset(to, 0, (size_t)m * sizeof *to);
-        } else if (v->stride[1] == 1) {
-            const int64_t shift = back ? v->pad[1] - j * v->dilation[1]
-                                       : j * v->dilation[1] - v->pad[1];
-            const int64_t low = zfi_min(m, zfi_max(0, -shift - x)),
-                          high = zfi_max(low, zfi_min(m, from[1] - shift - x));
-            memset(to, 0, (size_t)low * sizeof *to);
-            if (high > low)
-                memcpy(to + low, line + (x + low + shift), (size_t)(high - low) * sizeof *to);
-            memset(to + high, 0, (size_t)(m - high) * sizeof *to);
-        } else {
-            for (int64_t t = 0; t < m; t++) {
-                const int64_t column = zfi_conv_source(v, back, 1, x + t, j);
-                to[t] = column < 0 ? 0 : line[column];
-            }
-        }
+    float *y = to;
+    const float *x = from;
+    int64_t i = 0;
+    if (n < 1) return;
+    if (to_dtype != ZF_F32 || from_dtype != ZF_F32) {
+        if (to_dtype == ZF_F32) zfi_widen(isa, to, from_dtype, from, n);
+        else zfi_narrow(isa, to, to_dtype, from, n);
+        return;
+    }
+    for (; i + 8 <= n; i += 8) memcpy(y + i, x + i, 8 * sizeof *y);
+    if (i < n && n >= 8) memcpy(y + n - 8, x + n - 8, 8 * sizeof *y);
+    else
+        for (; i < n; i++) y[i] = x[i];
+}
+
+/* How strips are cut from planes. A plane is read as if its elements were `gap` apart, with `pad`
+ * zeros before them; tap i of place p reads element stride p + dilation i of that. Elements that
+ * have one remainder by the stride lie together: a strip of a channel is
+ *
+ *     [phases of rows][phases of columns][deep][pitch], then `tail` zeros
+ *
+ * so that what a tap sees of neighbouring places are neighbours. Places of a strip are counted with
+ * the same pitch. */
+typedef struct zfi_strips {
+    int64_t source[2], gap[2], pad[2], stride[2], dilation[2], taps[2], all[2];
+    int64_t phases[2], size[2]; /* rows and columns of places of a strip */
+    int64_t deep, pitch, tail, channel;
+    bool turned; /* the first tap is the last element that a place sees */
+} zfi_strips;
+
+/* Elements between the first one and the last one that a place sees. */
+static int64_t zfi_strips_reach(const zfi_strips *s, int axis)
+{
+    return (s->taps[axis] - 1) * s->dilation[axis];
+}
+
+/* Sets what follows from the size. Rows of the whole width share the zeros between them. */
+static void zfi_strips_lay(zfi_strips *s)
+{
+    const int64_t seen = (s->size[1] - 1) * s->stride[1] + zfi_strips_reach(s, 1) + 1;
+    s->tail = 0;
+    s->pitch = zfi_div_up(seen, s->stride[1]);
+    if (s->stride[1] == 1 && s->size[1] == s->all[1]) {
+        const int64_t zeros = zfi_max(s->pad[1], 0),
+                      filled = s->pad[1] + (s->source[1] - 1) * s->gap[1] + 1;
+        s->pitch = zfi_max(zfi_max(s->size[1], seen - zeros), zfi_min(seen, filled));
+        s->tail = seen - s->pitch;
+    }
+    s->deep = s->size[0] + zfi_strips_reach(s, 0) / s->stride[0];
+    s->channel = s->phases[0] * s->phases[1] * s->deep * s->pitch + s->tail;
+}
+
+/* Those of `channels` planes at a time: of x, or with `back` of dy for dx. */
+static zfi_strips zfi_strips_of(const zfi_conv *v, bool back, int64_t channels, int64_t places)
+{
+    zfi_strips s = {.turned = back};
+    for (int k = 0; k < 2; k++) {
+        const int64_t reach = (v->taps[k] - 1) * v->dilation[k];
+        s.source[k] = back ? v->places[k] : v->image[k];
+        s.all[k] = s.size[k] = back ? v->image[k] : v->places[k];
+        s.gap[k] = back ? v->stride[k] : 1, s.stride[k] = back ? 1 : v->stride[k];
+        s.pad[k] = back ? reach - v->pad[k] : v->pad[k];
+        s.taps[k] = v->taps[k], s.dilation[k] = v->dilation[k];
+        s.phases[k] = zfi_min(s.stride[k], reach + 1);
+    }
+    for (zfi_strips_lay(&s); s.channel * channels > ZFI_CONV_ROOM || s.size[0] * s.pitch > places;
+         zfi_strips_lay(&s)) {
+        if (s.size[0] > 1) s.size[0] = zfi_div_up(s.size[0], 2);
+        else if (s.size[1] > ZFI_CONV_LEAST) s.size[1] = zfi_div_up(s.size[1], 2);
+        else break;
+    }
+    return s;
+}
+
+/* Strips of a plane. */
+static int64_t zfi_strips_count(const zfi_strips *s)
+{
+    return zfi_div_up(s->all[0], s->size[0]) * zfi_div_up(s->all[1], s->size[1]);
+}
+
+/* The first place of strip `index`, and how many rows and columns it has. */
+static void zfi_strips_at(const zfi_strips *s, int64_t index, int64_t first[2], int64_t size[2])
+{
+    const int64_t wide = zfi_div_up(s->all[1], s->size[1]);
+    first[0] = index / wide * s->size[0], first[1] = index % wide * s->size[1];
+    for (int k = 0; k < 2; k++) size[k] = zfi_min(s->size[k], s->all[k] - first[k]);
+}
+
+/* Places of a strip, with those between its rows. */
+static int64_t zfi_strips_places(const zfi_strips *s, const int64_t size[2])
+{
+    return (size[0] - 1) * s->pitch + size[1];
+}
+
+/* at[k]: where tap k % taps of channel k / taps is in a strip, from place 0 on. */
+static void zfi_strips_taps(const zfi_strips *s, int64_t k, int64_t *at)
+{
+    const int64_t taps = zfi_conv_area(s->taps);
+    for (int64_t n = 0; n < k; n++) {
+        int64_t far[2] = {n % taps / s->taps[1], n % s->taps[1]};
+        for (int a = 0; a < 2; a++)
+            far[a] = (s->turned ? s->taps[a] - 1 - far[a] : far[a]) * s->dilation[a];
+        at[n] = n / taps * s->channel + far[1] / s->stride[1] +
+                ((far[0] % s->stride[0] * s->phases[1] + far[1] % s->stride[1]) * s->deep +
+                 far[0] / s->stride[0]) *
+                    s->pitch;
     }
 }
 
-/* The product of a tile: columns [k][n] with the weights of a group. */
-static zfi_matmul_desc zfi_conv_product(const zfi_conv_job *j, int64_t n)
+/* A row of a strip: element i is element first + i step of the line, or with a gap, element
+ * (first + i) / gap; what is not there is 0. The line is of the plane's dtype at `line`; `aside` has
+ * room for it. */
+static void zfi_strips_row(const zfi_strips *s, zfi_isa isa, zf_dtype dtype, float *to,
+                           const void *line, int64_t first, float *aside)
 {
-    const int64_t plane = zfi_conv_area(j->back ? j->v.image : j->v.places);
-    return (zfi_matmul_desc){.m = j->back ? j->v.c : j->v.o,
-                             .n = n,
-                             .k = j->k,
-                             .batch = 1,
-                             .a_row = j->k,
-                             .a_col = 1,
-                             .b_row = n,
-                             .b_col = 1,
-                             .c_row = plane};
+    const int64_t width = s->source[1], step = s->stride[1], gap = s->gap[1], n = s->pitch;
+    const int64_t low = zfi_min(n, first < 0 ? zfi_div_up(-first, step) : 0);
+    const int64_t last = (width - 1) * gap - first; /* the last one is at last / step */
+    const int64_t high = last < 0 ? low : zfi_max(low, zfi_min(n, last / step + 1));
+    const float *from = line;
+    if (step == 1 && gap == 1) {
+        for (int64_t i = 0; i < low; i++) to[i] = 0;
+        zfi_strips_copy(isa, dtype, to + low, ZF_F32, zfi_element(line, dtype, first + low),
+                        high - low);
+        for (int64_t i = high; i < n; i++) to[i] = 0;
+        return;
+    }
+    if (dtype != ZF_F32) zfi_widen(isa, aside, dtype, line, width), from = aside;
+    memset(to, 0, (size_t)n * sizeof *to);
+    if (gap > 1)
+        for (int64_t i = zfi_div_up(first + low, gap); i * gap - first < high; i++)
+            to[i * gap - first] = from[i];
+    else
+        for (int64_t i = low; i < high; i++) to[i] = from[first + i * step];
 }
 
-/* That of `rows` rows of columns with dy, over n places. */
-static zfi_matmul_desc zfi_conv_product_w(const zfi_conv_job *j, int64_t rows, int64_t n)
+/* The strip of a channel whose plane begins with element `plane` of x. */
+static void zfi_strips_fill(const zfi_strips *s, zfi_isa isa, const zf_array *x, int64_t plane,
+                            const int64_t first[2], float *to, float *aside)
 {
-    return (zfi_matmul_desc){.m = j->v.o,
-                             .n = rows,
-                             .k = n,
-                             .batch = 1,
-                             .a_row = zfi_conv_area(j->v.places),
-                             .a_col = 1,
-                             .b_row = 1,
-                             .b_col = n,
-                             .c_row = j->k,
-                             .accumulate = true};
+    for (int64_t i = 0; i < s->phases[0]; i++)
+        for (int64_t j = 0; j < s->phases[1]; j++)
+            for (int64_t r = 0; r < s->deep; r++, to += s->pitch) {
+                const int64_t y = (first[0] + r) * s->stride[0] + i - s->pad[0];
+                if (y < 0 || y % s->gap[0] || y / s->gap[0] >= s->source[0])
+                    memset(to, 0, (size_t)s->pitch * sizeof *to);
+                else
+                    zfi_strips_row(
+                        s, isa, x->dtype, to,
+                        zfi_element(x->data, x->dtype, plane + y / s->gap[0] * s->source[1]),
+                        first[1] * s->stride[1] + j - s->pad[1], aside);
+            }
+    for (int64_t i = 0; i < s->tail; i++) to[i] = 0;
 }
 
-static size_t zfi_conv_more(zfi_isa isa, zfi_matmul_desc d, size_t most)
+/* A launch in strips. */
+typedef struct zfi_conv_job {
+    zfi_conv v;
+    const zf_array *of[3];
+    zfi_strips strips;
+    const zfi_strip_tile *tile;
+    zfi_isa isa;
+    bool back;
+    int64_t m, k, padded;    /* rows of the product, its sums' terms; rows as packed */
+    int64_t inputs, outputs; /* of dw: channels of x and of dy of a task */
+    int64_t places;          /* of a strip, in whole tiles */
+    int64_t *at;             /* of k taps */
+    float *w;                /* packed, of each group; of dw there are none */
+    char *scratch;           /* of workers, `room` bytes each */
+    size_t line, strip, out, sums, room, shared; /* floats of its parts; bytes before it */
+} zfi_conv_job;
+
+/* Rows of a tile that begins at row m. */
+static int64_t zfi_conv_tile_rows(const zfi_conv_job *j, int64_t m)
 {
-    const size_t bytes = zfi_matmul_tiled_scratch(isa, 1, &d);
-    return bytes > most ? bytes : most;
+    const int64_t rest = j->m - m;
+    return j->m == 1 ? 1 : rest > 2 ? ZFI_STRIP_ROWS : 2;
 }
+
+static int64_t zfi_conv_rows_tiles(const zfi_conv_job *j)
+{
+    return zfi_div_up(j->m, ZFI_STRIP_ROWS);
+}
+
+/* Places of a tile. */
+static int64_t zfi_conv_columns(const zfi_conv_job *j)
+{
+    return j->tile->lanes * (j->m == 1 ? ZFI_STRIP_VECTORS : ZFI_STRIP_WIDE);
+}
+
+/* Channels of a task of dw: as few as keep threads busy. */
+static void zfi_conv_cut_w(zfi_conv_job *j, int threads)
+{
+    const int64_t taps = zfi_conv_area(j->v.taps);
+    j->inputs = zfi_min(j->v.c, zfi_max(1, ZFI_CONV_BLOCK_TAPS / taps));
+    j->outputs = zfi_min(j->v.o, ZFI_CONV_BLOCK);
+    while (j->v.groups * zfi_div_up(j->v.c, j->inputs) * zfi_div_up(j->v.o, j->outputs) <
+           4 * (int64_t)threads) {
+        if (j->inputs > 1) j->inputs = zfi_div_up(j->inputs, 2);
+        else if (j->outputs > ZFI_STRIP_DOTS)
+            j->outputs = zfi_round_up(j->outputs / 2, ZFI_STRIP_DOTS);
+        else break;
+    }
+}
+
+static size_t zfi_conv_floats(int64_t count) { return (size_t)zfi_round_up(count, 16); }
 
 static zfi_conv_job zfi_conv_job_of(const zf_launch *l)
 {
     zfi_conv_job j = {.isa = zfi_cpu_of(l)->isa, .back = l->op == ZF_OP_conv_grad_x};
     const bool weights = l->op == ZF_OP_conv_grad_w;
-    int64_t plane, last, rows;
-    size_t product = 0;
+    const int threads = zfi_pool_threads(zfi_cpu_of(l)->pool);
+    int64_t channels, columns;
+    size_t taps;
     j.v = zfi_conv_of(l, j.of);
-    j.k = (j.back ? j.v.o : j.v.c) * zfi_conv_area(j.v.taps);
-    plane = zfi_conv_area(j.back ? j.v.image : j.v.places);
-    rows = weights ? ZFI_CONV_ROWS : j.k;
-    j.tile = ZFI_CONV_COLUMNS / (rows ? rows : 1) / ZFI_CONV_LEAST * ZFI_CONV_LEAST;
-    j.tile = zfi_max(ZFI_CONV_LEAST, zfi_min(j.tile, ZFI_CONV_TILE));
-    last = plane % j.tile;
-    if (weights) {
-        for (int64_t r = 0; r < 2; r++) {
-            const int64_t some = r ? j.k % ZFI_CONV_ROWS : zfi_min(j.k, ZFI_CONV_ROWS);
-            product = zfi_conv_more(j.isa, zfi_conv_product_w(&j, some, j.tile), product);
-            product = zfi_conv_more(j.isa, zfi_conv_product_w(&j, some, last), product);
-        }
-    } else {
-        product = zfi_conv_more(j.isa, zfi_conv_product(&j, j.tile), product);
-        product = zfi_conv_more(j.isa, zfi_conv_product(&j, last), product);
-    }
-    j.columns = zfi_round_bytes((size_t)(rows * j.tile) * sizeof(float));
-    j.room = j.columns + zfi_round_bytes(product);
-    if (j.back)
-        j.weights = zfi_round_bytes((size_t)zfi_count(j.of[ZFI_CONV_W]) * sizeof(float));
-    j.w = j.back ? l->scratch : j.of[ZFI_CONV_W]->data;
-    j.scratch = (char *)l->scratch + j.weights;
+    j.tile = zfi_strip_tile_of(j.isa);
+    channels = j.back ? j.v.o : j.v.c;
+    j.m = j.back ? j.v.c : j.v.o;
+    j.k = channels * zfi_conv_area(j.v.taps);
+    if (weights) zfi_conv_cut_w(&j, threads);
+    j.strips = zfi_strips_of(&j.v, j.back, weights ? 1 : channels,
+                             !weights && j.m == 1 ? ZFI_CONV_PLACES_ONE : ZFI_CONV_PLACES);
+    columns = weights ? j.tile->lanes : zfi_conv_columns(&j);
+    j.places = zfi_round_up(zfi_strips_places(&j.strips, j.strips.size), columns);
+    j.padded = j.m == 1 ? 1 : (zfi_conv_rows_tiles(&j) - 1) * ZFI_STRIP_ROWS;
+    if (j.m > 1) j.padded += zfi_conv_tile_rows(&j, j.padded);
+    j.line = zfi_conv_floats(j.strips.source[1]);
+    j.strip = zfi_conv_floats((weights ? j.inputs : channels) * j.strips.channel) + ZFI_CONV_BEYOND;
+    j.out = zfi_conv_floats(weights ? zfi_round_up(j.outputs, ZFI_STRIP_DOTS) * j.places
+                                    : zfi_min(j.padded, ZFI_CONV_ROWS) * j.places);
+    if (weights)
+        j.sums = zfi_conv_floats(zfi_round_up(j.outputs, ZFI_STRIP_DOTS) *
+                                 zfi_round_up(j.inputs * zfi_conv_area(j.v.taps), ZFI_STRIP_TAPS) *
+                                 (j.tile->lanes + 1));
+    j.room = (j.line + j.strip + j.out + j.sums) * sizeof(float);
+    taps = zfi_round_bytes((size_t)j.k * sizeof *j.at);
+    j.shared = taps;
+    if (!weights)
+        j.shared += zfi_round_bytes((size_t)(j.v.groups * j.padded * j.k) * sizeof(float));
+    if (!l->scratch) return j;
+    j.at = l->scratch;
+    j.w = (float *)(void *)((char *)l->scratch + taps);
+    j.scratch = (char *)l->scratch + j.shared;
     return j;
 }
 
-/* The weights of dx: [groups][c][o taps]. */
-static void zfi_conv_turn(const zfi_conv_job *j, float *to)
+/* Packs the weights of a tile of rows: [k][rows], beyond the last row 0. */
+static void zfi_conv_pack(void *context, int64_t index, int worker)
 {
-    const float *w = j->of[ZFI_CONV_W]->data;
-    const int64_t taps = zfi_conv_area(j->v.taps);
-    for (int64_t g = 0; g < j->v.groups; g++)
-        for (int64_t c = 0; c < j->v.c; c++)
-            for (int64_t o = 0; o < j->v.o; o++, to += taps)
-                memcpy(to, w + ((g * j->v.o + o) * j->v.c + c) * taps,
-                       (size_t)taps * sizeof *to);
+    const zfi_conv_job *j = context;
+    const zf_array *w = j->of[ZFI_CONV_W];
+    const int64_t tiles = zfi_conv_rows_tiles(j), g = index / tiles,
+                  first = index % tiles * ZFI_STRIP_ROWS, rows = zfi_conv_tile_rows(j, first),
+                  taps = zfi_conv_area(j->v.taps);
+    float *to = j->w + (g * j->padded + first) * j->k, run[ZFI_CONV_RUN];
+    (void)worker;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0, n; k < j->k; k += n) {
+            const int64_t m = first + r, other = k / taps, tap = k % taps;
+            /* those of a row lie together, but for dx only those of a channel of dy */
+            const int64_t from = j->back ? ((g * j->v.o + other) * j->v.c + m) * taps + tap
+                                         : (g * j->v.o + m) * j->k + k;
+            n = zfi_min(ZFI_CONV_RUN, j->back ? taps - tap : j->k - k);
+            if (m < j->m) {
+                const float *of = zfi_read_floats(j->isa, run, w, from, n);
+                for (int64_t i = 0; i < n; i++) to[(k + i) * rows + r] = of[i];
+            } else {
+                for (int64_t i = 0; i < n; i++) to[(k + i) * rows + r] = 0;
+            }
+        }
 }
 
-/* y[i] = y[i] + w x[i] */
-ZFI_BODY void zfi_conv_add_body(zfi_isa isa, float *y, const float *x, float w, int64_t n)
+/* Rows m0 to m1 of the product of a group's weights with a strip: out[m - m0][place]. What a tile of
+ * places reads of the strip stays in the nearest cache for all rows. */
+static void zfi_conv_rows(const zfi_conv_job *j, int64_t g, int64_t m0, int64_t m1, int64_t places,
+                          const float *strip, float *out)
 {
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) y[i] = zfi_fma(isa, w, x[i], y[i]);
+    const int64_t columns = zfi_conv_columns(j);
+    const int64_t block = zfi_max(1, zfi_matmul_k_block(zfi_tile_of(j->isa), zfi_max(1, j->k)));
+    int64_t k0 = 0;
+    do {
+        const int64_t k = zfi_min(block, j->k - k0);
+        for (int64_t x = 0; x < places; x += columns)
+            for (int64_t m = m0, rows; m < m1; m += ZFI_STRIP_ROWS) {
+                const float *w = j->w + (g * j->padded + m) * j->k;
+                zfi_strip_product *product;
+                rows = zfi_conv_tile_rows(j, m);
+                product = rows == 1 ? j->tile->one : rows == 2 ? j->tile->two : j->tile->four;
+                product(k, w + k0 * rows, strip + x, j->at + k0, out + (m - m0) * j->places + x,
+                        j->places, k0 > 0);
+            }
+        k0 += k;
+    } while (k0 < j->k);
 }
-ZFI_KERNEL(zfi_conv_add, (float *y, const float *x, float w, int64_t n), (y, x, w, n))
 
-/* The product where a group has one channel of the result, as in a depthwise convolution: of one
- * row of columns after the other, which stays in the first-level cache. The order is that of
- * zfi_matmul_tiled. */
-static void zfi_conv_one(const zfi_conv_job *j, const zfi_matmul_desc *d, const float *from,
-                         int64_t first, float *row)
-{
-    const float *w = d->a;
-    memset(d->c, 0, (size_t)d->n * sizeof(float));
-    for (int64_t k = 0; k < d->k; k++) {
-        zfi_conv_row(&j->v, j->back, row, from, k, first, d->n);
-        zfi_conv_add(j->isa, d->c, row, w[k], d->n);
-    }
-}
-
-/* A tile of places of a group of an image. */
+/* A strip of places of a group of an image. */
 static void zfi_conv_task(void *context, int64_t index, int worker)
 {
     const zfi_conv_job *j = context;
-    const zfi_conv *v = &j->v;
-    const int64_t plane = zfi_conv_area(j->back ? v->image : v->places),
-                  other = zfi_conv_area(j->back ? v->places : v->image);
-    const int64_t tiles = zfi_div_up(plane, j->tile), first = index % tiles * j->tile,
-                  its = index / tiles, n = zfi_min(j->tile, plane - first);
-    const float *from = (const float *)j->of[j->back ? ZFI_CONV_Y : ZFI_CONV_X]->data +
-                        its * (j->back ? v->o : v->c) * other;
-    char *own = j->scratch + (size_t)worker * j->room;
-    zfi_matmul_desc d = zfi_conv_product(j, n);
-    d.a = j->w + its % v->groups * d.m * j->k;
-    d.b = own;
-    d.c = (float *)j->of[j->back ? ZFI_CONV_X : ZFI_CONV_Y]->data + its * d.m * plane + first;
-    if (d.m == 1 && j->k <= ZFI_CONV_ROWS) {
-        zfi_conv_one(j, &d, from, first, (float *)(void *)own);
-        return;
+    const zfi_strips *s = &j->strips;
+    const zf_array *from = j->of[j->back ? ZFI_CONV_Y : ZFI_CONV_X],
+                   *to = j->of[j->back ? ZFI_CONV_X : ZFI_CONV_Y];
+    const int64_t strips = zfi_strips_count(s), its = index / strips,
+                  channels = j->back ? j->v.o : j->v.c, plane = zfi_conv_area(s->source);
+    float *line = (float *)(void *)(j->scratch + (size_t)worker * j->room), *strip = line + j->line,
+          *out = strip + j->strip;
+    int64_t first[2], size[2], places;
+    zfi_strips_at(s, index % strips, first, size);
+    places = zfi_strips_places(s, size);
+    for (int64_t c = 0; c < channels; c++)
+        zfi_strips_fill(s, j->isa, from, (its * channels + c) * plane, first,
+                        strip + c * s->channel, line);
+    memset(strip + channels * s->channel, 0, ZFI_CONV_BEYOND * sizeof *strip);
+    for (int64_t m = 0; m < j->m; m += ZFI_CONV_ROWS) {
+        const int64_t end = zfi_min(m + ZFI_CONV_ROWS, j->m);
+        zfi_conv_rows(j, its % j->v.groups, m, end, places, strip, out);
+        for (int64_t r = m; r < end; r++)
+            for (int64_t y = 0; y < size[0]; y++)
+                zfi_strips_copy(
+                    j->isa, ZF_F32,
+                    zfi_element_of(to->data, to->dtype,
+                                   ((its * j->m + r) * s->all[0] + first[0] + y) * s->all[1] +
+                                       first[1]),
+                    to->dtype, out + (r - m) * j->places + y * s->pitch, size[1]);
     }
-    for (int64_t row = 0; row < j->k; row++)
-        zfi_conv_row(v, j->back, (float *)(void *)own + row * n, from, row, first, n);
-    zfi_matmul_tiled(j->isa, NULL, &d, own + j->columns);
 }
 
-/* Some rows of columns of a group, over all places of all images in their order. */
+/* dw of some channels of x and some of dy of a group: over all strips of all images in their order,
+ * in the lanes of a vector, which are added at the end. */
 static void zfi_conv_task_w(void *context, int64_t index, int worker)
 {
     const zfi_conv_job *j = context;
     const zfi_conv *v = &j->v;
-    const int64_t blocks = zfi_div_up(j->k, ZFI_CONV_ROWS), g = index / blocks,
-                  row = index % blocks * ZFI_CONV_ROWS, rows = zfi_min(ZFI_CONV_ROWS, j->k - row);
-    const int64_t image = zfi_conv_area(v->image), places = zfi_conv_area(v->places);
-    char *own = j->scratch + (size_t)worker * j->room;
-    float *to = (float *)j->of[ZFI_CONV_W]->data + g * v->o * j->k + row;
-    for (int64_t o = 0; o < v->o; o++) memset(to + o * j->k, 0, (size_t)rows * sizeof *to);
-    for (int64_t b = 0; b < v->batch; b++)
-        for (int64_t first = 0; first < places; first += j->tile) {
-            const int64_t n = zfi_min(j->tile, places - first), its = b * v->groups + g;
-            const float *x = (const float *)j->of[ZFI_CONV_X]->data + its * v->c * image;
-            zfi_matmul_desc d = zfi_conv_product_w(j, rows, n);
-            for (int64_t r = 0; r < rows; r++)
-                zfi_conv_row(v, false, (float *)(void *)own + r * n, x, row + r, first, n);
-            d.a = (const float *)j->of[ZFI_CONV_Y]->data + its * v->o * places + first;
-            d.b = own, d.c = to;
-            zfi_matmul_tiled(j->isa, NULL, &d, own + j->columns);
+    const zfi_strips *s = &j->strips;
+    const zf_array *x = j->of[ZFI_CONV_X], *dy = j->of[ZFI_CONV_Y], *dw = j->of[ZFI_CONV_W];
+    const int64_t inputs = zfi_div_up(v->c, j->inputs), outputs = zfi_div_up(v->o, j->outputs),
+                  g = index / outputs / inputs, c0 = index / outputs % inputs * j->inputs,
+                  o0 = index % outputs * j->outputs, c = zfi_min(j->inputs, v->c - c0),
+                  o = zfi_min(j->outputs, v->o - o0), dots = v->o == 1 ? 1 : ZFI_STRIP_DOTS;
+    const int64_t k = c * zfi_conv_area(v->taps), tiles = zfi_div_up(k, ZFI_STRIP_TAPS),
+                  lanes = j->tile->lanes, each = dots * ZFI_STRIP_TAPS * lanes;
+    float *line = (float *)(void *)(j->scratch + (size_t)worker * j->room), *strip = line + j->line,
+          *out = strip + j->strip, *sums = out + j->out,
+          *row = sums + zfi_div_up(o, dots) * tiles * each;
+    memset(sums, 0, (size_t)(zfi_div_up(o, dots) * tiles * each) * sizeof *sums);
+    memset(strip + c * s->channel, 0, ZFI_CONV_BEYOND * sizeof *strip);
+    for (int64_t n = 0; n < v->batch * zfi_strips_count(s); n++) {
+        const int64_t its = n / zfi_strips_count(s) * v->groups + g;
+        int64_t first[2], size[2], places;
+        zfi_strips_at(s, n % zfi_strips_count(s), first, size);
+        places = zfi_round_up(zfi_strips_places(s, size), lanes);
+        for (int64_t i = 0; i < c; i++)
+            zfi_strips_fill(s, j->isa, x, (its * v->c + c0 + i) * zfi_conv_area(s->source), first,
+                            strip + i * s->channel, line);
+        for (int64_t i = 0; i < zfi_round_up(o, dots); i++) {
+            float *to = out + i * j->places;
+            for (int64_t y = 0, at = 0; y < size[0] && i < o; y++, at += s->pitch) {
+                const int64_t next = y + 1 < size[0] ? at + s->pitch : places;
+                zfi_strips_copy(
+                    j->isa, dy->dtype, to + at, ZF_F32,
+                    zfi_element(dy->data, dy->dtype,
+                                ((its * v->o + o0 + i) * s->all[0] + first[0] + y) * s->all[1] +
+                                    first[1]),
+                    size[1]);
+                for (int64_t q = at + size[1]; q < next; q++) to[q] = 0;
+            }
+            if (i >= o) memset(to, 0, (size_t)places * sizeof *to);
         }
+        for (int64_t i = 0; i < o; i += dots)
+            for (int64_t t = 0; t < tiles; t++) {
+                int64_t at[ZFI_STRIP_TAPS];
+                for (int64_t q = 0; q < ZFI_STRIP_TAPS; q++)
+                    at[q] = j->at[zfi_min(t * ZFI_STRIP_TAPS + q, k - 1)];
+                j->tile->dots[dots > 1](places, out + i * j->places, j->places, strip, at,
+                                        sums + (i / dots * tiles + t) * each);
+            }
+    }
+    for (int64_t i = 0; i < o; i++) {
+        for (int64_t n = 0; n < k; n++) {
+            const float *lane = sums + (i / dots * tiles + n / ZFI_STRIP_TAPS) * each +
+                                (i % dots * ZFI_STRIP_TAPS + n % ZFI_STRIP_TAPS) * lanes;
+            float sum = lane[0];
+            for (int64_t a = 1; a < lanes; a++) sum += lane[a];
+            row[n] = sum;
+        }
+        zfi_strips_copy(j->isa, ZF_F32,
+                        zfi_element_of(dw->data, dw->dtype,
+                                       (g * v->o + o0 + i) * j->k + c0 * zfi_conv_area(v->taps)),
+                        dw->dtype, row, k);
+    }
 }
 
 static size_t zfi_scratch_conv(const zf_launch *l)
 {
     zfi_conv_job j;
-    if (!zfi_fast(l) || !zfi_count(&l->out)) return 0;
-    j = zfi_conv_job_of(l);
-    return j.weights + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * j.room;
+    zf_launch asked = *l;
+    if (!zfi_fast_or_half(l) || !zfi_count(&l->out)) return 0;
+    asked.scratch = NULL;
+    j = zfi_conv_job_of(&asked);
+    return j.shared + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * j.room;
 }
 
 static zf_status zfi_cpu_conv(const zf_launch *l)
@@ -474,19 +690,19 @@ static zf_status zfi_cpu_conv(const zf_launch *l)
     const int64_t count = zfi_count(&l->out);
     zfi_conv_job j;
     if (!count) return ZF_OK;
-    if (!zfi_fast(l)) {
+    if (!zfi_fast_or_half(l)) {
         zfi_split(l, count, 16, zfi_conv_reference);
         return ZF_OK;
     }
     j = zfi_conv_job_of(l);
-    if (j.back) zfi_conv_turn(&j, l->scratch);
-    if (l->op == ZF_OP_conv_grad_w)
-        zfi_pool_run(pool, j.v.groups * zfi_div_up(j.k, ZFI_CONV_ROWS), zfi_conv_task_w, &j);
-    else
-        zfi_pool_run(pool,
-                     j.v.batch * j.v.groups *
-                         zfi_div_up(zfi_conv_area(j.back ? j.v.image : j.v.places), j.tile),
-                     zfi_conv_task, &j);
+    zfi_strips_taps(&j.strips, j.k, j.at);
+    if (l->op == ZF_OP_conv_grad_w) {
+        zfi_pool_run(pool, j.v.groups * zfi_div_up(j.v.c, j.inputs) * zfi_div_up(j.v.o, j.outputs),
+                     zfi_conv_task_w, &j);
+        return ZF_OK;
+    }
+    zfi_pool_run(pool, j.v.groups * zfi_conv_rows_tiles(&j), zfi_conv_pack, &j);
+    zfi_pool_run(pool, j.v.batch * j.v.groups * zfi_strips_count(&j.strips), zfi_conv_task, &j);
     return ZF_OK;
 }
 
@@ -503,12 +719,12 @@ static double zfi_flops_conv(const zf_launch *l)
 ZFI_OPERATOR(conv, .infer = zfi_infer_conv, .grad = zfi_grad_conv, .cpu = zfi_cpu_conv,
              .scratch = zfi_scratch_conv, .flops = zfi_flops_conv,
              .cuts = "b c! h! w!, o! i! j! k! -> b o! p! q!", .linear = ZFI_LINEAR_EACH,
-             .traits = ZF_OP_PRODUCT)
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(conv_grad_x, .infer = zfi_infer_conv_grad_x, .cpu = zfi_cpu_conv,
              .scratch = zfi_scratch_conv, .flops = zfi_flops_conv,
              .cuts = "b o! p! q!, o! i! j! k! -> b c! h! w!", .linear = ZFI_LINEAR_EACH,
-             .traits = ZF_OP_PRODUCT)
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(conv_grad_w, .infer = zfi_infer_conv_grad_w, .cpu = zfi_cpu_conv,
              .scratch = zfi_scratch_conv, .flops = zfi_flops_conv,
              .cuts = "b c! h! w!, b o! p! q! -> o! i! j! k!", .linear = ZFI_LINEAR_EACH,
-             .traits = ZF_OP_PRODUCT)
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -6,7 +6,7 @@
 
 #include "../examples/gpt/model.h"
 
-enum { MICRO = 6, BATCH = 2, WIDTH = 32, HEADS = 4, WORDS = 512, MOST_RANKS = 12 };
+enum { MICRO = 6, BATCH = 2, WIDTH = 32, HEADS = 8, WORDS = 512, MOST_RANKS = 24 };
 
 /* Ranks along the axes, of which pipe is the slowest, and layers. */
 typedef struct layout {
@@ -82,6 +82,18 @@ static size_t part(size_t bytes, int n) { return bytes * (size_t)(n - 1) / (size
 /* x, the value between layers, of a rank's tokens. */
 static size_t between(const layout *l) { return 4u * BATCH * TOKENS / (size_t)l->context * WIDTH; }
 
+/* Where ranks along tensor have all tokens between layers: a layer sums its two results, and the
+ * gradients of its two inputs; the first stage rows of words, and the last one the gradient of its
+ * input and four numbers of each row and section of the vocabulary. */
+static size_t along_tensor_whole(const layout *l, int stage)
+{
+    const int t = l->tensor;
+    const size_t x = between(l), rows = BATCH * TOKENS / (size_t)l->context,
+                 sums = 4 * (size_t)(l->layers / l->pipe) + (stage == 0) + (stage == l->pipe - 1);
+    return 2 * sums * part(x, t) +
+           (stage == l->pipe - 1 ? 2 * part(4 * rows * (size_t)t * 4, t) : 0);
+}
+
 /* A layer gathers its two inputs and scatters its two sums; backward it gathers the gradients of
  * both results, and both inputs again, and scatters two sums; gradients of two norms and two biases
  * are summed. Rows of words are scattered and their gradients gathered, as are those of positions.
@@ -93,6 +105,7 @@ static size_t along_tensor(const layout *l, int stage)
     const int t = l->tensor;
     const size_t x = between(l), rows = BATCH * TOKENS / (size_t)l->context, h = WIDTH;
     size_t bytes = (size_t)(l->layers / l->pipe) * (10 * part(x, t) + 2 * part(4 * 6 * h, t));
+    if (l->context > 1) return t > 1 ? MICRO * along_tensor_whole(l, stage) : 0;
     if (stage == 0) bytes += 2 * part(x, t) + part(4 * TOKENS * h, t);
     if (stage == l->pipe - 1)
         bytes += 3 * part(x, t) + 3 * part(4 * rows * (size_t)t * 4, t) + 2 * part(4 * 2 * h, t) +
@@ -105,7 +118,7 @@ static size_t along_tensor(const layout *l, int stage)
  * gradient; the loss. */
 static size_t along_pipe(const layout *l, int stage)
 {
-    const size_t x = between(l) / (size_t)l->tensor, words = 4u * WORDS * WIDTH / (size_t)l->tensor;
+    const size_t x = between(l) / (size_t)(l->context > 1 ? 1 : l->tensor), words = 4u * WORDS * WIDTH / (size_t)l->tensor;
     const bool first = stage == 0, last = stage == l->pipe - 1;
     if (l->pipe == 1) return 0;
     return MICRO * ((size_t)(!first + !last) * x + (last ? words : 0) + 4 +
@@ -113,16 +126,20 @@ static size_t along_pipe(const layout *l, int stage)
            (first ? words : 0);
 }
 
-/* q, k, v and what attention makes of them, forward and backward. Gradients are summed, of the
- * words those of both uses; those of the positions of a rank's tokens are gathered. The loss, and
- * the number of its labels. */
-static size_t along_context(const layout *l)
+/* q, k, v and what attention makes of them, forward and backward: of a rank's heads. Gradients are
+ * summed: of a layer's weights a rank along tensor has its part, and of its biases before a sum.
+ * Those of the words are summed for each use, the lookup and the head, since these may be of two
+ * stages, whose sums are then added: one stage does the same. Gradients of the positions of a rank's
+ * tokens are gathered. The loss is one number, of which no rank has a half. */
+static size_t along_context(const layout *l, int stage)
 {
     const int c = l->context;
-    const size_t h = WIDTH, layers = (size_t)l->layers, layer = 12 * h * h + 13 * h,
-                 summed = layers * layer + 2 * WORDS * h + 2 * h;
-    return c > 1 ? MICRO * (layers * 8 * part(between(l), c) + 2 * part(4 * summed, c) +
-                            part(4 * TOKENS * h, c) + 2 * 2 * part(4, c))
+    const bool first = stage == 0, last = stage == l->pipe - 1;
+    const size_t h = WIDTH, t = (size_t)l->tensor, layers = (size_t)(l->layers / l->pipe),
+                 layer = 12 * h * h / t + 7 * h / t + 6 * h, uses = (size_t)first + last,
+                 summed = layers * layer + uses * WORDS * h / t + (last ? 2 * h : 0);
+    return c > 1 ? MICRO * (layers * 8 * part(between(l) / t, c) + 2 * part(4 * summed, c) +
+                            (first ? part(4 * TOKENS * h, c) : 0) + (last ? 2 * 4 : 0))
                  : 0;
 }
 
@@ -137,7 +154,7 @@ static void check(test *t, const rank_run *r, const layout *l, int rank)
     CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
     CHECK(t, sent(&info, tensor, 3) == along_tensor(l, stage));
     CHECK(t, sent(&info, pipe, 1) == along_pipe(l, stage));
-    CHECK(t, sent(&info, context, 1) == along_context(l));
+    CHECK(t, sent(&info, context, 1) == along_context(l, stage));
 }
 
 static void run_layout(test *t, const layout *l)
@@ -162,7 +179,8 @@ static void run_layout(test *t, const layout *l)
 
 TEST_ONCE(axes_of_a_model_send_what_is_planned)
 {
-    static const layout layouts[] = {{3, 1, 4, 12}, {1, 1, 4, 2}, {3, 1, 1, 3}, {1, 2, 1, 2}};
+    static const layout layouts[] = {{3, 1, 4, 3}, {1, 1, 4, 2}, {3, 1, 1, 3}, {1, 2, 1, 2},
+                                     {3, 2, 4, 12}};
     for (size_t k = 0; k < sizeof layouts / sizeof layouts[0] && !t->failed; k++)
         run_layout(t, &layouts[k]);
 }

@@ -240,6 +240,7 @@ ZFI_PLAIN_BEGINS
 #include "ir/print.c"
 #include "ir/verify.c"
 #include "ir/queues.c"
+#include "ir/neighbours.c"
 #include "ir/ranks.c"
 #include "ir/stages.c"
 #include "ir/sections.c"

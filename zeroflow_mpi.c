@@ -260,7 +260,9 @@ static int64_t zfi_mpi_clamp(int64_t x, int64_t least, int64_t most)
 static int64_t zfi_mpi_elements(const zfi_mpi_phase *p, int32_t from, int32_t to)
 {
     int64_t r = p->by_target ? to : from;
-    if ((p->root >= 0 && from != p->root) || (p->to >= 0 && to != p->to)) return 0;
+    if ((p->root >= 0 && from != p->root) || (p->to >= 0 && to != p->to) ||
+        !zfi_is_neighbour(p->call, to, from))
+        return 0;
     if (!p->by_target && !p->by_source) return p->total;
     return zfi_mpi_clamp(p->total - r * p->segment, 0, p->segment);
 }
@@ -466,21 +468,23 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
 {
     const int32_t world = p->group.count, rank = p->mine;
     const size_t index = zfi_mpi_index(p, round);
-    const int64_t at = zfi_mpi_at(p, round);
+    const int64_t at = zfi_mpi_at(p, round), own = zfi_mpi_piece(p, rank, rank, round);
     const void **parts = p->channel->parts;
     for (int32_t r = 0; r < world; r++) {
         const int64_t count = zfi_mpi_piece(p, r, rank, round);
         char *to = p->out;
+        parts[r] = NULL;
         if (count <= 0 || (r == rank && p->call->op == ZF_OP_send)) continue;
         parts[r] = r == rank ? zfi_mpi_source(p, rank, round)
                              : zfi_mpi_slot(p, index + (size_t)r) + ZFI_MPI_HEAD;
         to += (size_t)(at + (p->by_source ? r * p->segment : 0)) * p->size;
         if (!p->sum && to != parts[r]) memcpy(to, parts[r], (size_t)count * p->size);
-        if (!p->sum || r < world - 1) continue;
+    }
+    if (p->sum && own > 0) {
+        char *to = p->out + (size_t)at * p->size;
         if (p->call->tree)
-            zf_add_ranks_by_trees(to, parts, world, p->call->run, count, p->call->dtype,
-                                  p->call->add);
-        else zf_add_ranks(to, parts, world, count, p->call->dtype, p->call->add);
+            zf_add_ranks_by_trees(to, parts, world, p->call->run, own, p->call->dtype, p->call->add);
+        else zf_add_ranks(to, parts, world, own, p->call->dtype, p->call->add);
     }
 }
 

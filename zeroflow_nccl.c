@@ -519,6 +519,11 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
     const zf_collective *c = w->call;
     const size_t bytes = (size_t)c->count * w->size;
     zfi_nccl_move move = {c->op, c->in, c->out, bytes, 0, 0, ncclUint8};
+    if (c->before || c->after)
+        return zfi_process_find(&w->m->p, ZF_ERR_ARGUMENT,
+                                "zf_nccl_comm: a rank gets from all, not from %d before it and %d "
+                                "after",
+                                (int)c->before, (int)c->after);
     switch (c->op) {
     case ZF_OP_all_to_all: return zfi_nccl_all_to_all(w);
     case ZF_OP_reduce_scatter:

@@ -252,13 +252,14 @@
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i)                                                    \
       A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))   \
-      A(all_gather, dim, i) A(all_gather, once, b) A(all_gather, zigzag, b))                       \
+      A(all_gather, dim, i) A(all_gather, once, b) A(all_gather, zigzag, b)                        \
+      A(all_gather, before, i) A(all_gather, after, i))                                            \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
       A(reduce_scatter, over,                                                                      \
         e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))                     \
       A(reduce_scatter, order, e(ranks|tree))                                                      \
       A(reduce_scatter, dim, i) A(reduce_scatter, examples, b) A(reduce_scatter, run, i)           \
-      A(reduce_scatter, zigzag, b))                                                                \
+      A(reduce_scatter, zigzag, b) A(reduce_scatter, before, i) A(reduce_scatter, after, i))       \
     X(all_reduce, 1, 2, A(all_reduce, world, i)                                                    \
       A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe|group|copies|owners))   \
       A(all_reduce, order, e(ranks|tree)) A(all_reduce, run, i))                                   \
@@ -751,6 +752,9 @@ typedef struct zf_collective {
     int32_t root; /* bcast, send: which one of the group has the data, from 0 on; reduce: gets it */
     zf_group group; /* who calls it, this rank among them; a rank may be in several groups */
     void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
+    /* all_gather, and reduce_scatter by a tree: a rank gets from ranks so many before and after its
+     * own alone; of others, out is left as it is, or 0 is added. 0, 0: from all */
+    int32_t before, after;
 } zf_collective;
 
 /* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that

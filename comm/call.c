@@ -96,6 +96,13 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     if (zfi_has_root(c->op) && (c->root < 0 || c->root >= world))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a %s of %d", name,
                         (int)c->root, c->group.count ? "group" : "world", (int)world);
+    if ((c->before || c->after) &&
+        (c->before < 0 || c->after < 0 || (int64_t)c->before + c->after >= world ||
+         (c->op != ZF_OP_all_gather && (c->op != ZF_OP_reduce_scatter || !c->tree))))
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "%s: from %d ranks before and %d after a rank of %d: fewer than all, of an "
+                        "all_gather or a reduce_scatter by a tree",
+                        name, (int)c->before, (int)c->after, (int)world);
     reads = !zfi_is_from_root(c->op) || c->root == zfi_number_in(&group, comm->rank);
     writes = c->op != ZF_OP_send || !reads;
     if (c->count && ((writes && !c->out) || (reads && !c->in)))

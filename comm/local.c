@@ -245,7 +245,8 @@ static void zfi_local_add(const zfi_local_work *w, const zf_collective *c, int64
     const void *parts[ZFI_LOCAL_WORLD];
     size_t skip = (size_t)at * zf_dtype_size(c->dtype);
     if (!count) return;
-    for (int32_t s = 0; s < w->group->count; s++) parts[s] = zfi_local_in(w, s) + skip;
+    for (int32_t s = 0; s < w->group->count; s++)
+        parts[s] = zfi_is_neighbour(c, w->rank, s) ? zfi_local_in(w, s) + skip : NULL;
     zfi_collective_add(c, out, parts, w->group->count, count);
 }
 
@@ -318,7 +319,8 @@ static void zfi_local_do(const zfi_local_work *w, const zf_collective *c)
     case ZF_OP_all_gather:
         for (int32_t k = 0; k < world; k++) {
             int32_t s = (w->rank + k) % world; /* not all from one rank's memory */
-            zfi_local_copy(out + bytes * (size_t)s, zfi_local_in(w, s), bytes);
+            if (zfi_is_neighbour(c, w->rank, s))
+                zfi_local_copy(out + bytes * (size_t)s, zfi_local_in(w, s), bytes);
         }
         break;
     case ZF_OP_reduce_scatter: zfi_local_add(w, c, c->count * w->rank, c->count, out); break;

@@ -638,6 +638,17 @@ static bool zfi_goes_zigzag(zf_op op, const zf_attribute *attributes)
                                         : 0;
 }
 
+/* How many ranks before and after its own a rank gets from; false: from all. */
+static bool zfi_neighbours_of(zf_op op, const zf_attribute *attributes, int32_t *before, int32_t *after)
+{
+    const bool gathers = op == ZF_OP_all_gather;
+    *before = *after = 0;
+    if (!gathers && op != ZF_OP_reduce_scatter) return false;
+    *before = (int32_t)attributes[gathers ? ZF_AT_all_gather_before : ZF_AT_reduce_scatter_before].i;
+    *after = (int32_t)attributes[gathers ? ZF_AT_all_gather_after : ZF_AT_reduce_scatter_after].i;
+    return *before || *after;
+}
+
 /* The collective is along dimensions, rather than of flat values. */
 static bool zfi_is_along(zf_op op, const zf_attribute *attributes)
 {

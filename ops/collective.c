@@ -32,6 +32,11 @@
  *                                                has two quarters, which are put in their order. So
  *                                                do the quarters of a reduce_scatter go to ranks
  *
+ *     %9 = all_gather %8 {world=4 over=context dim=1 before=1} : f32[8,8]       of f32[8,2]: what the
+ *                                                rank before has, and its own; 0 for what others have
+ *     %9 = reduce_scatter %8 {world=4 over=context order=tree dim=1 after=1} : f32[8,2]     the sum of
+ *                                                what this rank has for it, and the next one
+ *
  * Without dim and from, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in
  * this order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of
  * the global batch in their order, and its bits do not depend on how many ranks share them. With
@@ -80,6 +85,19 @@ static zf_status zfi_infer_dim(const zfi_infer *c, int64_t dim, int64_t parts, b
     return ZF_OK;
 }
 
+/* Checks how many ranks before and after a rank it gets from, which are some of the others. */
+static zf_status zfi_infer_near(const zfi_infer *c, zf_op op, bool fits)
+{
+    const int64_t world = ZF_INT(c, all_gather, world);
+    int32_t before, after;
+    const bool given = zfi_neighbours_of(op, c->attributes, &before, &after);
+    if (!given || (fits && before >= 0 && after >= 0 && (int64_t)before + after < world)) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                          "before=%d after=%d: ranks get from some of %lld along a dimension that is "
+                          "not dealt zig-zag, and sums are made by a tree",
+                          (int)before, (int)after, (long long)world);
+}
+
 static zf_status zfi_infer_all_gather(zfi_infer *c)
 {
     const int64_t dim = ZF_INT(c, all_gather, dim);
@@ -89,6 +107,7 @@ static zf_status zfi_infer_all_gather(zfi_infer *c)
     if (world < 1 || world > INT32_MAX || (count && world > INT64_MAX / 8 / count))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
                               (long long)world);
+    if (zfi_infer_near(c, ZF_OP_all_gather, dim && !zigzag)) return c->graph->error.status;
     if (dim) {
         c->shape = c->args[0]->shape;
         if (dim > 0 && dim < c->shape.rank) c->shape.dims[dim] *= world;
@@ -121,6 +140,10 @@ static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "examples are flat, along data, and nothing accumulates them");
     if (!status) status = zfi_infer_run(c, ZF_INT(c, reduce_scatter, run));
+    if (!status)
+        status = zfi_infer_near(c, ZF_OP_reduce_scatter,
+                                dim && !ZF_INT(c, reduce_scatter, zigzag) &&
+                                    ZF_INT(c, reduce_scatter, order));
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     if (dim) {
@@ -296,7 +319,8 @@ static void zfi_add_floats_by_tree(void *out, const void *const *parts, int32_t 
         int64_t n = count - i < TILE ? count - i : TILE;
         for (int32_t r = 0; r < world; r++) {
             int depth = zfi_tree_depth(r);
-            zfi_widen(isa, sums[depth], dtype, zfi_element(parts[r], dtype, i), n);
+            if (parts[r]) zfi_widen(isa, sums[depth], dtype, zfi_element(parts[r], dtype, i), n);
+            else memset(sums[depth], 0, (size_t)n * sizeof *sums[depth]);
             for (int k = zfi_tree_merges(r, world); k > 0; k--, depth--)
                 zfi_add_run(isa, sums[depth - 1], sums[depth], n);
         }
@@ -313,7 +337,8 @@ static void zfi_add_doubles_by_tree(double *out, const void *const *parts, int32
 {
     for (int64_t i = 0; i < count; i++) {
         zfi_tree tree = {.sections = world};
-        for (int32_t r = 0; r < world; r++) zfi_tree_put(&tree, ((const double *)parts[r])[i]);
+        for (int32_t r = 0; r < world; r++)
+            zfi_tree_put(&tree, parts[r] ? ((const double *)parts[r])[i] : 0);
         out[i] = tree.sums[0] + (add ? out[i] : 0);
     }
 }
@@ -347,6 +372,12 @@ ZF_API void zf_add_ranks_by_trees(void *out, const void *const *parts, int32_t w
  *              g h
  */
 
+/* The number of a rank in a group. */
+static int32_t zfi_number_in(const zf_group *group, int32_t rank)
+{
+    return (rank - group->first) / group->stride;
+}
+
 /* What lies there in scratch before the call, and after it: whole, with pieces of all ranks. */
 static size_t zfi_scratch_collective(const zf_launch *l)
 {
@@ -363,13 +394,17 @@ static void zfi_turn_rows(const zf_launch *l, const zf_array *whole, int dim, bo
                   halves = zfi_goes_zigzag(l->op, l->attributes) ? 2 : 1;
     const size_t row = zf_dtype_size(whole->dtype) *
                        (size_t)(zfi_span(&whole->shape, dim, whole->shape.rank) / world / halves);
+    const int32_t own = zfi_number_in(&l->group, l->run->rank);
+    int32_t before, after;
+    const bool some = zfi_neighbours_of(l->op, l->attributes, &before, &after);
     for (int64_t i = first; i < last; i++)
         for (int64_t r = 0; r < world * halves; r++) {
             const int64_t rank = r / halves, half = r % halves,
                           place = halves > 1 ? zfi_zigzag_half(rank, world, half) : rank;
             char *side = (char *)whole->data + (size_t)(i * world * halves + place) * row;
             char *apart = (char *)l->scratch + (size_t)((rank * rows + i) * halves + half) * row;
-            memcpy(back ? side : apart, back ? apart : side, row);
+            if (back && some && (rank < own - before || rank > own + after)) memset(side, 0, row);
+            else memcpy(back ? side : apart, back ? apart : side, row);
         }
 }
 
@@ -389,12 +424,6 @@ static void zfi_collective_before(const zf_launch *l)
     const int64_t rows = zfi_span(&l->args[0].shape, 0, (int)zfi_cut_dim(l->op, l->attributes));
     if (zfi_scratch_collective(l) && l->op != ZF_OP_all_gather)
         zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->args[0]), zfi_put_apart);
-}
-
-/* The number of a rank in a group. */
-static int32_t zfi_number_in(const zf_group *group, int32_t rank)
-{
-    return (rank - group->first) / group->stride;
 }
 
 /* Elements [first, last) of the result become -0, to which any sum may be added. */
@@ -432,6 +461,7 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
         c.add = l->arg_count > 1 && l->run->micro > 0, c.tree = ZF_INT(l, all_reduce, order) != 0,
         c.run = (int32_t)(l->op == ZF_OP_all_reduce ? ZF_INT(l, all_reduce, run)
                                                     : ZF_INT(l, reduce_scatter, run));
+    zfi_neighbours_of(l->op, l->attributes, &c.before, &c.after);
     if (zfi_is_along(l->op, l->attributes) && world > 1) {
         if (l->op != ZF_OP_reduce_scatter) c.out = l->scratch;
         if (l->op != ZF_OP_all_gather) c.in = l->scratch;

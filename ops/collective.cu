@@ -132,6 +132,10 @@ static zf_status zfd_cuda_collective(const zf_launch *l)
                              : l->op == ZF_OP_reduce_scatter ? ZF_INT(l, reduce_scatter, zigzag)
                                                              : false))
         return ZF_ERR_BACKEND;
+    if (c.before || c.after)
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: on " ZFD_GPU " ranks get from all others",
+                             zf_op_name(l->op), (int)l->node);
     if (zfd_is_among_ranks(l)) {
         const bool along = zfd_cuda_scratch_collective(l) > 0;
         zf_status status;

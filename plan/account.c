@@ -267,13 +267,15 @@ static size_t zfi_add_moved(size_t bytes, int64_t count, size_t size, int64_t ra
 }
 
 /* Adds `times` calls of a collective of `world` ranks, `far` of them in other nodes, with `count`
- * elements as in zf_collective. Returns the counter. */
+ * elements as in zf_collective. A rank sends to `near` others alone; 0: to all. Returns the
+ * counter. */
 static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count,
-                                 int64_t world, int64_t far, int64_t times)
+                                 int64_t world, int64_t near, int64_t far, int64_t times)
 {
     size_t size = zf_dtype_size(dtype);
-    int64_t ranks = world - 1;
+    int64_t ranks = near ? near : world - 1;
     zf_moved *moved;
+    far = zfi_min(far, ranks);
     switch (op) {
     case ZF_OP_all_gather: moved = &t->all_gather; break;
     case ZF_OP_reduce_scatter: moved = &t->reduce_scatter; break;
@@ -317,6 +319,7 @@ static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, in
 {
     const zfi_node *node = &g->nodes[id];
     int64_t world, far, count;
+    int32_t before, after;
     if (node->op == ZF_OP_copy) return zfi_count_copies(t, g, node, times);
     if (!zfi_has(g, id, ZF_OP_COLLECTIVE)) return NULL;
     world = ZF_INT(node, all_gather, world);
@@ -324,7 +327,8 @@ static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, in
     count = zfi_node_count(&g->nodes[node->args[0]]);
     if (node->op == ZF_OP_send && !node->arg_count) count = 0; /* another rank sends it */
     if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
-    return zfi_count_calls(t, node->op, node->dtype, count, world, far, times);
+    (void)zfi_neighbours_of(node->op, node->attributes, &before, &after);
+    return zfi_count_calls(t, node->op, node->dtype, count, world, before + after, far, times);
 }
 
 /* Adds what of the bytes that a collective has `moved` are scales, and what padding of buckets. */

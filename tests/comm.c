@@ -1007,6 +1007,9 @@ TEST(comm_local_bad_calls)
         {{.op = ZF_OP_reduce, .node = 5, .count = 3, .in = data, .out = data, .root = 2},
          "reduce %5: root 2 is no rank of a world of 2"},
         {{.op = ZF_OP_reduce, .node = 5, .count = 3, .out = data}, "reduce %5: in is NULL"},
+        {{CAST, .in = data, .out = data, .before = 1},
+         "bcast %5: from 1 ranks before and 0 after a rank of 2: fewer than all, of an all_gather or a "
+         "reduce_scatter by a tree"},
         {{CAST, .in = data, .out = data, .root = -1},
          "bcast %5: root -1 is no rank of a world of 2"},
         {{GATHER, .in = data, .out = data, .stream = &stream},

@@ -280,6 +280,49 @@ TEST(gather_bytes_are_those_of_the_formulas)
     }
 }
 
+/* Of a window, keys and values are gathered of the ranks that queries see, and the gradients of these
+ * go to them: one piece for a window of 5 where ranks have 4 tokens, two for one of both ways. */
+TEST(windows_take_what_they_see)
+{
+    enum { C = 4, PIECE = B * S / C * WIDTH / 2 };
+    static const struct {
+        const char *how;
+        int mask;
+        size_t pieces;
+    } of[] = {{GATHERS, 1, 1}, {GATHERS, 2, 2}, {RING, 1, 1}, {RING, 2, 2}, {GATHERS, 0, C - 1}};
+    for (size_t k = 0; k < sizeof of / sizeof *of && !t->failed; k++) {
+        char text[TEXT], line[100];
+        zf_plan plan;
+        source = masks[of[k].mask];
+        write_model(text, "bf16");
+        source = NULL;
+        snprintf(line, sizeof line, TRAINS "context parts=4%s; memory", of[k].how);
+        if (!plan_after(t, text, line, &plan)) return;
+        const zf_traffic *sent = &plan.traffic_over[ZF_OVER_CONTEXT];
+        CHECK(t, sent->bcast.calls == 0 && sent->all_gather.calls == 4);
+        CHECK(t, sent->all_gather.bytes == 4 * PIECE * of[k].pieces * 2);
+        CHECK(t, sent->reduce_scatter.calls == 2);
+        CHECK(t, sent->reduce_scatter.bytes == 2 * PIECE * of[k].pieces * 4);
+    }
+}
+
+/* Windows that reach as far as a rank has tokens, one further, and over two ranks. */
+TEST_ONCE(windows_have_the_bits_of_one_rank)
+{
+    static const char *const windows[] = {GROUPED(" causal=true window=2"),
+                                          GROUPED(" window=2 p=0.25 stream=1"),
+                                          GROUPED(" causal=true window=3"),
+                                          GROUPED(" causal=true window=6"), GROUPED(" window=4")};
+    for (size_t k = 0; k < sizeof windows / sizeof *windows && !t->failed; k++) {
+        source = windows[k];
+        check_ranks(t, k % 2 ? "bf16" : "f32", TRAINS "context sections=8" GATHERS, 8,
+                    TRAINS "context parts=8" GATHERS);
+        check_ranks(t, "f32", TRAINS "context sections=8" RING, 4,
+                    TRAINS "context parts=4 sections=8" RING);
+    }
+    source = NULL;
+}
+
 /* Keys and values come twice, and the sums of their gradients go once: of each rank in turn. */
 TEST(ring_bytes_are_those_of_the_formulas)
 {
@@ -334,6 +377,45 @@ TEST(gather_lines_are_checked)
     };
     for (size_t k = 0; k < sizeof wrong / sizeof wrong[0] && !t->failed; k++)
         check_parsed(t, wrong[k][0], wrong[k][1]);
+}
+
+#define NEAR                                                                                       \
+    "mesh context=4\n%1 = input \"x\" : f32[2,2@context,4]\n"                                       \
+    "%2 = all_gather %1 {world=4 over=context dim=1 before=1} : f32[2,8,4]\n"
+
+TEST(windows_are_checked)
+{
+    static const char *const wrong[][2] = {
+        {NEAR "%3 = tanh %2 : f32[2,8,4]\n", "%2 is gathered of 1 ranks before a rank and 0 after it: only attention reads it, as keys or "
+         "values of a window that is no longer"},
+        {NEAR "%3 = attention %1, %2, %2 {heads=1 scale=1 causal=true of=8} : f32[2,2@context,4]\n",
+         "only attention reads it, as keys or values of a window that is no longer"},
+        {NEAR "%3 = attention %1, %2, %2 {heads=1 scale=1 causal=true window=4 of=8} : "
+              "f32[2,2@context,4]\n",
+         "only attention reads it, as keys or values of a window that is no longer"},
+        {NEAR "%3 = attention %1, %2, %2 {heads=1 scale=1 window=3 of=8} : f32[2,2@context,4]\n",
+         "only attention reads it, as keys or values of a window that is no longer"},
+        {"mesh context=4\n%1 = input \"x\" : f32[2,8,4]+context\n"
+         "%2 = reduce_scatter %1 {world=4 over=context order=tree dim=1 after=1} : "
+         "f32[2,2@context,4]\n",
+         "%1 goes to 1 ranks before a rank and 0 after it: it must be a gradient of keys or values of a "
+         "window that is no longer"},
+        {"mesh context=4\n%1 = input \"x\" : f32[2,8,4]+context\n"
+         "%2 = reduce_scatter %1 {world=4 over=context dim=1 after=1} : f32[2,2@context,4]\n",
+         "before=0 after=1: ranks get from some of 4 along a dimension that is not dealt zig-zag, and "
+         "sums are made by a tree"},
+        {"mesh context=4\n%1 = input \"x\" : f32[2,2@context,4]\n"
+         "%2 = all_gather %1 {world=4 over=context dim=1 before=2 after=2} : f32[2,8,4]\n",
+         "before=2 after=2: ranks get from some of 4"},
+    };
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0] && !t->failed; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = team_parsed(t, wrong[k][0], &error);
+        zf_graph_free(g);
+        if (error.status == ZF_ERR_NOMEM) NEED(t, g, &error);
+        if (!strstr(error.text, wrong[k][1]))
+            test_fail(t, __FILE__, __LINE__, wrong[k][1], error.text);
+    }
 }
 
 TEST(gather_cuts_are_checked)

@@ -50,7 +50,10 @@ static int32_t zfi_deal_exchange(zfi_dealing *c, int32_t x, int32_t from, int32_
     if (from < 0) return zfi_append_nodes(g, part, zfi_with(ranks, over, {.i = to}, zigzag), x);
     if (to >= 0)
         return zfi_append_nodes(g, all_to_all, zfi_with(ranks, over, {.i = to}, {.i = from}), x);
-    x = zfi_append_nodes(g, all_gather, zfi_with(ranks, over, {.i = from}, {.i = 0}, zigzag), x);
+    x = zfi_append_nodes(g, all_gather,
+                         zfi_with(ranks, over, {.i = from}, {.i = 0}, zigzag, {.i = c->near.before},
+                                  {.i = c->near.after}),
+                         x);
     return zfi_deal_reshape(g, x, whole);
 }
 
@@ -86,6 +89,26 @@ static int32_t zfi_deal_form(zfi_dealing *c, int32_t v, int32_t dim)
                             zfi_part_shape(y->shape, dim, c->d.parts));
 }
 
+static bool zfi_same_nearby(zfi_nearby a, zfi_nearby b)
+{
+    return a.before == b.before && a.after == b.after;
+}
+
+/* The parts of the keys that queries of one of `parts` see, of attention with a window. */
+static zfi_nearby zfi_nearby_of(const zfi_dealing *c, int32_t id, int32_t parts)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    const bool attends = node->op == ZF_OP_attention || node->op == ZF_OP_attention_backward;
+    const int64_t window = attends ? ZF_INT(node, attention, window) : 0,
+                  size = c->sequence / parts,
+                  ranks = size ? zfi_div_up(window - 1, size) : 0;
+    const bool both = attends && !ZF_INT(node, attention, causal);
+    if (c->at[id].first < 0 || window < 2 || zfi_deals_zigzag(c) ||
+        (both ? 2 * ranks : ranks) >= parts - 1)
+        return (zfi_nearby){0, 0};
+    return (zfi_nearby){(int32_t)ranks, both ? (int32_t)ranks : 0};
+}
+
 /* The node that has v cut at dimension `dim`, or whole. The backward pass reshapes by itself, on
  * one rank as on several, since zf_fuse may recompute what it reads (the rewrite `invert`). */
 static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim)
@@ -96,11 +119,14 @@ static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim)
     if (x->cut != dim) c->graph->nodes[x->id ? x->id : v].dealt = true;
     if (x->cut == dim || (c->d.parts == 1 && !reshapes)) return x->id ? x->id : v;
     for (int k = 0; k < 2; k++)
-        if (x->as[k] && x->as_cut[k] == dim && x->as_back[k] == c->back) return x->as[k];
+        if (x->as[k] && x->as_cut[k] == dim && x->as_back[k] == c->back &&
+            zfi_same_nearby(c->near, x->as_near[k]))
+            return x->as[k];
     made = x->of ? zfi_deal_form(c, v, dim) : zfi_deal_again(c, v, dim);
     for (int k = 0; k < 2; k++)
         if (!x->as[k] || x->as_back[k] != c->back) {
             x->as[k] = made, x->as_cut[k] = (int8_t)dim, x->as_back[k] = c->back;
+            x->as_near[k] = c->near;
             break;
         }
     return made;
@@ -167,7 +193,8 @@ static int32_t zfi_scatter(zfi_dealing *c, int32_t v, int32_t x)
         x = zfi_append_nodes(g, reduce_scatter,
                              zfi_with({.i = c->d.parts}, {.i = c->over}, {.i = 1},
                                       {.i = of->dim + runs}, {.i = 0}, {.i = 0},
-                                      {.i = zfi_deals_zigzag(c)}),
+                                      {.i = zfi_deals_zigzag(c)}, {.i = c->near.after},
+                                      {.i = c->near.before}),
                              x);
     return zfi_deal_reshape(g, x, zfi_part_shape(of->shape, of->dim, c->d.parts));
 }

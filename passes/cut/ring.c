@@ -24,13 +24,15 @@ typedef struct zfi_key_ring {
     int64_t size;   /* tokens of a section */
 } zfi_key_ring;
 
-/* The node is attention, or its gradient, of queries that are cut, to keys and values that are. */
+/* The node is attention, or its gradient, of queries that are cut, to keys and values that are: on any
+ * number of ranks. With a window that some of the sections have, they are gathered of few ranks. */
 static bool zfi_goes_by_ring(const zfi_dealing *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];
     const int32_t kv = node->op == ZF_OP_attention_backward ? 4 : 1;
     bool goes = c->d.kind == ZF_CONTEXT_RING && c->at[id].first >= 0 &&
-                (node->op == ZF_OP_attention || node->op == ZF_OP_attention_backward);
+                (node->op == ZF_OP_attention || node->op == ZF_OP_attention_backward) &&
+                !zfi_nearby_of(c, id, c->d.sections).before;
     for (int32_t k = kv; k < kv + 2 && goes; k++) {
         const zfi_tokens *x = &c->at[node->args[k]];
         goes = x->dim == 1 && x->cut == 1 && x->shape.dims[1] == c->sequence;

@@ -11,6 +11,11 @@
 
 enum { ZFI_UNDEALT = -1 };
 
+/* Of how many ranks before and after its own a rank gets something; 0 and 0: of all. */
+typedef struct zfi_nearby {
+    int32_t before, after;
+} zfi_nearby;
+
 typedef struct zfi_tokens {
     zf_shape shape;
     int64_t run;      /* elements of dimension `dim` that are one sequence's */
@@ -35,6 +40,7 @@ typedef struct zfi_tokens {
     int32_t as[2];    /* nodes that have it in other ways */
     int8_t as_cut[2];
     bool as_back[2];  /* for the backward pass */
+    zfi_nearby as_near[2];
     int32_t pieces, piece; /* of a node in sections: how many, and where c->pieces has them */
 } zfi_tokens;
 
@@ -48,6 +54,7 @@ typedef struct zfi_dealing {
      * on it */
     bool *layer, *sum, *forward;
     bool back; /* what is dealt now is for the backward pass */
+    zfi_nearby near; /* and is seen by queries so far */
     bool rows; /* rows that are counted are cut, each with its number */
     zfi_tokens *at;   /* by node */
     int8_t *wants;

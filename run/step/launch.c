@@ -87,14 +87,15 @@ static int32_t zfi_node_of_rank(const zf_program *p, int64_t rank)
 static void zfi_count_call(zf_program *p, const zf_collective *c, int64_t world, int64_t over)
 {
     const int32_t stride = c->group.stride, here = zfi_node_of_rank(p, p->run.rank);
-    const int64_t count = c->op == ZF_OP_send && !c->in ? 0 : c->count;
+    const int64_t count = c->op == ZF_OP_send && !c->in ? 0 : c->count,
+                  near = c->before + c->after;
     int64_t far = 0;
     if (c->op == ZF_OP_send) far = zfi_mesh_far(zfi_mesh_of(p->graph), over);
     else
         for (int64_t k = 0; k < world && world > 1; k++)
             far += zfi_node_of_rank(p, c->group.first + k * (stride ? stride : 1)) != here;
-    zfi_count_calls(&p->counted, c->op, c->dtype, count, world, far, 1);
-    zfi_count_calls(&p->counted_over[over], c->op, c->dtype, count, world, far, 1);
+    zfi_count_calls(&p->counted, c->op, c->dtype, count, world, near, far, 1);
+    zfi_count_calls(&p->counted_over[over], c->op, c->dtype, count, world, near, far, 1);
 }
 
 /* Before a launch: counts its work and its traffic. */

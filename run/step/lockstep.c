@@ -87,7 +87,9 @@ static zf_status zfi_lockstep_group(zfi_lockstep *s, int32_t ranks)
     case ZF_OP_reduce_scatter: /* each rank's sum lands where no other reads */
         for (size_t r = 0; r < world; r++) {
             for (size_t from = 0; from < world; from++)
-                s->parts[from] = (const char *)calls[from].in + r * part;
+                s->parts[from] = zfi_is_neighbour(c, (int32_t)r, (int32_t)from)
+                                     ? (const char *)calls[from].in + r * part
+                                     : NULL;
             memcpy(s->sum + r * part, calls[r].out, part);
             zfi_collective_add(c, s->sum + r * part, s->parts, ranks, c->count);
         }

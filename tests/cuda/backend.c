@@ -892,6 +892,8 @@ TEST_ONCE(cuda_sizes_have_limits)
          "part %2: on CUDA nothing is dealt zig-zag"},
         {ZF_OP_all_gather, 1, {rows}, rows, ZF_AT_all_gather_zigzag, 1,
          "all_gather %2: on CUDA nothing is dealt zig-zag"},
+        {ZF_OP_all_gather, 1, {rows}, rows, ZF_AT_all_gather_before, 1,
+         "all_gather %2: on CUDA ranks get from all others"},
         {ZF_OP_residual_norm, 3, {rows, rows, row}, rows, ZF_AT_residual_norm_p,
          0x3fe0000000000000, /* 0.5 */
          "residual_norm %2: on CUDA dropout of a norm is of a whole value"},

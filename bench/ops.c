@@ -47,10 +47,16 @@
     "%2 = param \"w\" {init=normal b=0.02} : " dtype "[64,64,3,3]\n"                               \
     "%3 = param \"dy\" {init=normal b=1} : " dtype "[16,64,56,56]\n%4 = " of                       \
     " {stride=[1,1] pad=[1,1] dilation=[1,1] groups=1"
-#define DEPTHWISE                                                                                  \
+#define DEPTHWISE(of)                                                                              \
     "%1 = param \"x\" {init=normal b=1} : f32[16,256,28,28]\n"                                    \
-    "%2 = param \"w\" {init=normal b=0.02} : f32[256,1,3,3]\n"                                    \
-    "%4 = conv %1, %2 {stride=[1,1] pad=[1,1] dilation=[1,1] groups=256} : f32[16,256,28,28]\n"
+    "%2 = param \"w\" {init=normal b=0.02} : f32[256,1,3,3]\n"                                     \
+    "%3 = param \"dy\" {init=normal b=1} : f32[16,256,28,28]\n%4 = " of                           \
+    " {stride=[1,1] pad=[1,1] dilation=[1,1] groups=256"
+#define CONV_1D(of)                                                                                \
+    "%1 = param \"x\" {init=normal b=1} : f32[4,80,1,3000]\n"                                     \
+    "%2 = param \"w\" {init=normal b=0.02} : f32[384,80,1,3]\n"                                    \
+    "%3 = param \"dy\" {init=normal b=1} : f32[4,384,1,3000]\n%4 = " of                           \
+    " {stride=[1,1] pad=[0,1] dilation=[1,1] groups=1"
 
 static const struct row {
     const char *name;
@@ -84,7 +90,7 @@ static const struct row {
     {"conv_grad_x, f32", ZF_OP_conv_grad_x,
      CONV("conv_grad_x %3, %2", "f32") " size=[56,56]} : f32[16,64,56,56]\noutput %4 \"dx\"\n"},
     {"conv_grad_w, f32", ZF_OP_conv_grad_w,
-     CONV("conv_grad_w %3, %1", "f32") " taps=[3,3]} : f32[64,64,3,3]\noutput %4 \"dw\"\n"},
+     CONV("conv_grad_w %1, %3", "f32") " taps=[3,3]} : f32[64,64,3,3]\noutput %4 \"dw\"\n"},
     {"conv 3x3, depthwise, f32", ZF_OP_conv,
      DEPTHWISE("conv %1, %2") "} : f32[16,256,28,28]\noutput %4 \"y\"\n"},
     {"conv_grad_x, depthwise, f32", ZF_OP_conv_grad_x,

@@ -229,8 +229,11 @@ TEST_ONCE(tokenizer_every_code_point)
     char *expected = read_file(t, GOLDEN "codepoints.txt", &bytes), got[160], wanted[160];
     CHECK(t, expected);
     for (uint32_t block = 0; block < 0x110000; block += 4096) {
+        /* of the planes that Unicode leaves empty, every eighth block */
+        const bool all = block < 0x33000 || block == 0xe0000 || block / 4096 % 8 == 0;
         expected += 6;
-        for (int k = 0; k < OPTION_SETS; k++) {
+        if (!all) expected += 9 * OPTION_SETS;
+        for (int k = 0; k < OPTION_SETS && all; k++) {
             zf_wordpiece_options options = option_set(k);
             char about[80];
             name_options(about, k);

@@ -46,7 +46,7 @@ static bool zfi_is_from_root(zf_op op) { return op == ZF_OP_bcast || op == ZF_OP
 static bool zfi_has_root(zf_op op) { return zfi_is_from_root(op) || op == ZF_OP_reduce; }
 
 /* Rank `to` of a group gets something from rank `from`. */
-static bool zfi_is_neighbour(const zf_collective *c, int32_t to, int32_t from)
+static inline bool zfi_is_neighbour(const zf_collective *c, int32_t to, int32_t from)
 {
     return (!c->before && !c->after) || (from >= to - c->before && from <= to + c->after);
 }

@@ -83,6 +83,13 @@ for _ in 1 2; do
 done
 sections=tensor=2
 
+# A window over some of the ranks.
+sed 's/"llama"/"mistral"/; s/"LlamaForCausalLM"/"MistralForCausalLM"/; s/"hidden_act"/"sliding_window": 5, &/' \
+    docs/data/llama.json > "$work/window.json"
+model=$work/window.json sections='context=4 --context-kind gather'
+check 'a window over two of four ranks' same 2 --context 4 --sections $sections --micro-batches 2 --precision f32
+model=$work/four.json sections=tensor=2
+
 begins() {
     ends 0 "$llm" export --load "$work/saved" "$work/folder" &&
         processes taken --tensor 2 --pipe 2 --micro-batches 4 --precision f32 --init "$work/folder" &&

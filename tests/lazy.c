@@ -119,12 +119,13 @@ static zf_status feed(team *m, int32_t r, int step, int64_t micro)
                : zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr);
 }
 
-static bool run(test *t, team *m, int steps)
+/* Steps `begin` to `end`. */
+static bool run_from(test *t, team *m, int begin, int end)
 {
     const zf_lockstep_desc lockstep = {m->programs, m->s.world, 0};
     zf_error error = {ZF_OK, ""};
     zf_status status = ZF_OK;
-    for (int step = 0; step < steps && !status; step++)
+    for (int step = begin; step < end && !status; step++)
         for (int64_t micro = 0; micro < m->s.micro_batches && !status; micro++) {
             for (int32_t r = 0; r < m->s.world && !status; r++) status = feed(m, r, step, micro);
             if (!status)
@@ -134,6 +135,8 @@ static bool run(test *t, team *m, int steps)
     if (status) test_fail(t, __FILE__, __LINE__, zf_status_name(status), error.text);
     return !status;
 }
+
+static bool run(test *t, team *m, int steps) { return run_from(t, m, 0, steps); }
 
 /* A parameter or state of f32, or of bf16. */
 static bool read_all(test *t, team *m, const char *name, void *to, size_t bytes)
@@ -248,6 +251,37 @@ TEST_ONCE(lazy_rows_have_the_same_bits_for_all_ranks)
             CHECK(t, !memcmp(kept[0], now, bytes));
             CHECK(t, read_all(t, &teams[1], state, now, sizeof now));
             CHECK(t, !memcmp(kept[1], now, sizeof now));
+        }
+    }
+}
+
+/* A checkpoint of some ranks and a stage goes on with others, and the dense update's states are the
+ * same ones: bits are those of a run that was not interrupted. */
+TEST_ONCE(lazy_rows_go_on_from_a_checkpoint)
+{
+    setup s = {.optimizer = ZF_ADAMW, .decay = 0.1, .clip = 0.01, .micro_batches = PARTS};
+    const char *path = test_path("lazy-rows");
+    static const char *const names[] = {"items", "users", "adamw.m/items", "adamw.v/items"};
+    for (int k = 0; k < 2; k++) test_defer(t, team_free, &teams[k]);
+    CHECK(t, team_new(t, &teams[0], &s) && run(t, &teams[0], 2 * STEPS));
+    for (int32_t stage = 0; stage < 4; stage++) {
+        zf_error error = {ZF_OK, ""};
+        s.stage = stage, s.world = 2, s.micro_batches = PARTS / 2;
+        CHECK(t, team_new(t, &teams[1], &s) && run(t, &teams[1], STEPS));
+        OK(t,
+           zf_lockstep_save(&(zf_lockstep_desc){teams[1].programs, 2, 0}, path, NULL, &error),
+           error.text);
+        s.stage = 3 - stage, s.world = RANKS, s.micro_batches = PARTS / RANKS;
+        CHECK(t, team_new(t, &teams[1], &s));
+        OK(t,
+           zf_lockstep_load(&(zf_lockstep_desc){teams[1].programs, RANKS, 0}, path, NULL, &error),
+           error.text);
+        CHECK(t, run_from(t, &teams[1], STEPS, 2 * STEPS));
+        for (int k = 0; k < 4; k++) {
+            const size_t bytes = (size_t)(k == 1 ? ROWS / 2 : ROWS) * WIDTH * 4;
+            CHECK(t, read_all(t, &teams[0], names[k], kept[0], bytes));
+            CHECK(t, read_all(t, &teams[1], names[k], now, bytes));
+            CHECK(t, !memcmp(kept[0], now, bytes));
         }
     }
 }

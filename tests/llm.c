@@ -710,37 +710,48 @@ TEST_ONCE(llm_caches_of_windows_are_rings)
 }
 
 /* A prompt goes in chunks, so a plan grows with the room for tokens by their caches alone, and not
- * with the prompt. What is written has the bits of a text with less room: yarn, by which 64 places
- * became 32768. */
+ * with the prompt: of 1024, 8192 and 32768 tokens, to which yarn stretches 64 places. What is
+ * written has the bits of a text with less room, in chunks of other lengths, and at once. */
 TEST_ONCE(llm_long_contexts_cost_their_caches)
 {
-    enum { TEXT = 300, CHUNK = 32 };
-    static decoder d[2]; /* outlives what the test defers */
-    static const int64_t contexts[2] = {TEXT, 32768};
+    enum { TEXT = 300, CHUNK = 32, ROOMS = 6 };
+    static decoder d[ROOMS]; /* outlives what the test defers */
+    static const struct {
+        int64_t context, chunk;
+    } rooms[ROOMS] = {{TEXT, CHUNK}, {1024, CHUNK}, {8192, CHUNK}, {32768, CHUNK},
+                      {TEXT, 77},    {TEXT, TEXT}};
     zf_causal_config c;
     const session_desc desc = {.sample = &llm_sample, .config = &c, .threads = 1};
-    session_desc of[2] = {desc, desc};
-    zf_program_info info[2];
+    session_desc of[ROOMS];
+    zf_program_info info[ROOMS];
     zf_error error = {ZF_OK, ""};
     int32_t ids[TEXT];
     for (int i = 0; i < TEXT; i++) ids[i] = (7 * i * i + 3 * i) % VOCAB;
     CHECK(t, llm_config_load(folder_of(10), &c, &error));
     c.positions = 32768, c.factor = 512;
-    for (int k = 0; k < 2; k++) {
-        const decoder_desc room = {.texts = 1, .context = contexts[k], .chunk = CHUNK};
+    for (int k = 0; k < ROOMS; k++) {
+        const decoder_desc room = {
+            .texts = 1, .context = rooms[k].context, .chunk = rooms[k].chunk};
+        of[k] = desc;
         if (!decoder_open(&d[k], &room, &of[k], folder_of(10), 0, &error)) goto failed;
         test_defer(t, close_decoder, &d[k]);
         info[k] = zf_program_info_of(d[k].prompt.program);
+        if (rooms[k].chunk != CHUNK) continue;
+        CHECK(t, info[k].cache_bytes == 2 * (size_t)c.layers *
+                                            ((size_t)(rooms[k].context * c.kv_heads * c.width * 4 + 63) /
+                                             64 * 64));
+        CHECK(t, info[k].plan.peak_bytes - info[0].plan.peak_bytes ==
+                     info[k].cache_bytes - info[0].cache_bytes);
     }
-    CHECK(t, info[1].cache_bytes == 2 * (size_t)c.layers * (size_t)(32768 * c.kv_heads * c.width * 4));
-    CHECK(t, info[1].plan.peak_bytes - info[0].plan.peak_bytes ==
-                 info[1].cache_bytes - info[0].cache_bytes);
+    CHECK(t, info[5].plan.peak_bytes - info[5].cache_bytes >
+                 info[0].plan.peak_bytes - info[0].cache_bytes);
     for (int64_t at = 0, count; at < TEXT; at += count) {
         const int32_t *next = ids + at;
         count = at < TEXT - 4 ? TEXT - 4 - at : 1; /* a prompt, and tokens one by one */
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < ROOMS; k++) {
             if (!zf_decoder_add(&d[k].steps, &next, &count, &error)) goto failed;
-        CHECK(t, !memcmp(d[0].steps.logits, d[1].steps.logits, VOCAB * sizeof(float)));
+            CHECK(t, !memcmp(d[0].steps.logits, d[k].steps.logits, VOCAB * sizeof(float)));
+        }
     }
     return;
 failed:

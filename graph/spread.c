@@ -804,6 +804,14 @@ static void zfi_spread_part(zfi_spreading *c)
 
 /* ------------------------------------------------------------------------------ leaves, buckets */
 
+/* It is cut at a dimension other than the first, in runs, or into parts with padding. */
+static bool zfi_is_cut_within(const zfi_spread *s)
+{
+    bool within = s->run[0] || s->whole[0];
+    for (int d = 1; d < ZF_MAX_RANK; d++) within |= s->at[d] != 0;
+    return within;
+}
+
 static void zfi_spread_leaf(zfi_spreading *c)
 {
     const zf_graph *g = c->graph;
@@ -819,10 +827,10 @@ static void zfi_spread_leaf(zfi_spreading *c)
         zfi_spread_fail(c, "a %s is equal or cut", name);
     else if (!held && node->op != ZF_OP_input && zfi_is_spread(&c->out))
         zfi_spread_fail(c, "a %s is equal on all ranks", name);
-    else if (cut && (zfi_cut_rows_of(node).rows ||
-                     (node->op == ZF_OP_param && ZF_INT(node, param, bits))))
-        zfi_spread_fail(c, "pieces of zf_tile and quantised parameters are not cut over %s",
-                        zfi_axis_in(cut));
+    else if (cut && node->op == ZF_OP_param && ZF_INT(node, param, bits))
+        zfi_spread_fail(c, "quantised parameters are not cut over %s", zfi_axis_in(cut));
+    else if (zfi_cut_rows_of(node).rows && zfi_is_cut_within(&c->out))
+        zfi_spread_fail(c, "pieces of a %s are cut at their rows alone, in equal parts", name);
     else if (node->op == ZF_OP_state && node->arg_count &&
              !zfi_same_spread(zfi_spread_arg(c, 0), &c->out))
         zfi_spread_fail(c, "it begins with the values of %%%d, which has another type",

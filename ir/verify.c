@@ -79,13 +79,14 @@ static zf_status zfi_verify_space(zf_graph *g, int32_t id)
     return ZF_OK;
 }
 
-/* The name of a piece says which rows it has (graph/graph.c). */
-static bool zfi_is_named_as_piece(const zfi_node *leaf)
+/* The name of a piece says which rows all ranks have of it (graph/graph.c). */
+static bool zfi_is_named_as_piece(const zf_graph *g, const zfi_node *leaf)
 {
     const zfi_cut_rows cut = zfi_cut_rows_of(leaf);
+    const zf_shape shape = zfi_whole_of(zfi_mesh_of(g), leaf->shape, &leaf->spread);
     const size_t whole = zfi_whole_name(leaf->name);
     char rows[ZFI_PIECE_NAME];
-    return !strcmp(leaf->name + whole, zfi_piece_name(rows, "", cut.row, leaf->shape.dims[0]));
+    return !strcmp(leaf->name + whole, zfi_piece_name(rows, "", cut.row, shape.dims[0]));
 }
 
 /* Checks the node's role: it fits the operator, and a state has a parameter. */
@@ -185,7 +186,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             zfi_verify_fail(g, id, "%%%d does not list it as a saved node", (int)node->args[0]);
     if (!status && node->op == ZF_OP_saved && args[0]->update != node->update)
         status = zfi_verify_fail(g, id, "%%%d is in the other section", (int)node->args[0]);
-    if (!status && zfi_cut_rows_of(node).rows && !zfi_is_named_as_piece(node))
+    if (!status && zfi_cut_rows_of(node).rows && !zfi_is_named_as_piece(g, node))
         status = zfi_verify_fail(g, id, "its name does not end with its rows, [%lld:%lld]",
                                  (long long)zfi_cut_rows_of(node).row,
                                  (long long)(zfi_cut_rows_of(node).row + node->shape.dims[0]));

@@ -53,20 +53,13 @@ static double zfi_largest_first(zf_dtype dtype, int64_t init)
                                                  : FLT_MAX;
 }
 
-/* A piece is rows of its tensor, and has a multiple of ZFI_NORM_BLOCK elements unless it is the
- * last, so that blocks of norms are those of the tensor. */
+/* A piece is rows of its tensor. */
 static zf_status zfi_infer_cut(const zfi_infer *c, int64_t row, int64_t rows)
 {
     const int64_t count = c->shape.rank ? c->shape.dims[0] : 0;
-    if (!row && !rows) return ZF_OK;
-    if (count > 0 && row >= 0 && row <= rows - count &&
-        (row + count == rows || zf_shape_count(c->shape) % ZFI_NORM_BLOCK == 0) &&
-        (row == 0 || row * (zf_shape_count(c->shape) / count) % ZFI_NORM_BLOCK == 0))
-        return ZF_OK;
-    return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                          "%lld rows from %lld on are no piece of %lld rows: it lies within them, "
-                          "and begins and ends at a multiple of %d elements, or ends at the end",
-                          (long long)count, (long long)row, (long long)rows, ZFI_NORM_BLOCK);
+    if ((!row && !rows) || (count > 0 && row >= 0 && row <= rows - count)) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld rows from %lld on do not lie within %lld rows",
+                          (long long)count, (long long)row, (long long)rows);
 }
 
 static zf_status zfi_infer_input(zfi_infer *c) { return zfi_infer_leaf(c); }

@@ -134,10 +134,38 @@ static int64_t zfi_stored_over(const zf_store *s, const zfi_stored *t)
                : zfi_mesh_data(zfi_store_mesh(s, 1));
 }
 
-/* What this rank has of a tensor, besides shards. */
+/* The tensor is a piece of another one of which ranks along axes may have parts: a box of it. Of
+ * other pieces the elements follow one another. */
+static bool zfi_is_box_of_whole(const zf_store *s, const zfi_stored *t)
+{
+    return t->whole >= 0 && s->axes.count > 0;
+}
+
+/* The box of a piece becomes one of its whole. */
+static void zfi_box_within(const zf_store *s, const zfi_stored *piece, zfi_rank_box *box)
+{
+    box->share.at[0] += piece->from / zfi_span(&piece->shape, 1, piece->shape.rank);
+    box->share.whole.dims[0] = s->tensors[piece->whole].shape.dims[0];
+}
+
+/* The element of the whole at which a piece begins, unless it is a box of it. */
+static int64_t zfi_stored_from(const zf_store *s, const zfi_stored *t)
+{
+    return zfi_is_box_of_whole(s, t) ? 0 : t->from;
+}
+
+/* What a rank has of a tensor, besides shards. */
+static zfi_rank_box zfi_stored_box_of(const zf_store *s, const zfi_stored *t, int32_t rank)
+{
+    zfi_rank_box box = zfi_box_of(zfi_store_mesh(s, 1), &t->shape, &t->spread, rank);
+    if (zfi_is_box_of_whole(s, t)) zfi_box_within(s, t, &box);
+    return box;
+}
+
+/* The same of this one. */
 static zfi_rank_box zfi_stored_box(const zf_store *s, const zfi_stored *t)
 {
-    return zfi_box_of(zfi_store_mesh(s, 1), &t->shape, &t->spread, s->rank);
+    return zfi_stored_box_of(s, t, s->rank);
 }
 
 /* Ranks along the axis have the same of a tensor, and `rank` is not the first of them. */
@@ -253,7 +281,7 @@ static void zfi_loose_get(const zf_store *s, int32_t k, int64_t first, int64_t c
     for (int64_t at = 0, n; at < there; at += n) {
         const int64_t whole = zfi_box_to_whole(&box, first + at, &n);
         n = zfi_min(n, there - at);
-        memcpy((char *)out + (size_t)at * size, from + (size_t)(t->from + whole) * size,
+        memcpy((char *)out + (size_t)at * size, from + (size_t)(zfi_stored_from(s, t) + whole) * size,
                (size_t)n * size);
     }
 }

@@ -79,6 +79,7 @@ typedef struct zfi_loading {
 typedef struct zfi_entry {
     const zf_json *json;
     const char *name;
+    const char *piece; /* of it, that the file has by this name; NULL: it has the tensor */
     int kind;
     zfi_role role;       /* of a state or of a parameter of an adapter; */
     const char *of;      /* of a state of a parameter: the parameter's name; */
@@ -177,6 +178,18 @@ static zf_status zfi_entry_name(const zfi_entry *entry, const char *member, cons
                                                       : "the name of an adapter");
 }
 
+/* "piece", the name under which the file has a box that is a piece of the tensor. */
+static zf_status zfi_entry_piece(zfi_entry *entry, zf_error *error)
+{
+    const zf_json *value = zf_json_member(entry->json, "piece");
+    const size_t length = strlen(entry->name);
+    if (!value || zf_json_to_string(value, &entry->piece, error)) return error->status;
+    return zfi_whole_name(entry->piece) == length &&
+                   !strncmp(entry->piece, entry->name, length)
+               ? ZF_OK
+               : zf_json_expected(value, error, "\"%.255s[FROM:UNTIL]\"", entry->name);
+}
+
 /* "role", and "of" or "adapter". Older files have none: there names say the roles of states. */
 static zf_status zfi_entry_role(zfi_entry *entry, zf_error *error)
 {
@@ -223,7 +236,8 @@ static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_e
     if (zfi_safetensors_shape(values[4], &entry->box.share.whole, error)) return error->status;
     entry->box.shape = entry->box.share.whole;
     entry->count = zf_shape_count(entry->box.shape);
-    if (l->rank >= 0 && (zfi_entry_box(entry, error) || zfi_entry_range(entry, error)))
+    if (l->rank >= 0 && (zfi_entry_box(entry, error) || zfi_entry_range(entry, error) ||
+                         zfi_entry_piece(entry, error)))
         return error->status;
     entry->sums = values[5];
     return zfi_entry_sums(l, entry, error);
@@ -264,7 +278,8 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
     if (!(file = l->files[entry->kind]))
         return zf_json_fail(entry->json, error, "is in %s, which \"headers\" lacks",
                             zfi_tensor_file(name, entry->kind, l->rank, l->world));
-    zfi_part_name(name, entry->name, l->rank, entry->first, entry->count);
+    zfi_part_name(name, entry->piece ? entry->piece : entry->name, l->rank, entry->first,
+                  entry->count);
     if ((index = zf_safetensors_find(file, name)) < 0)
         return zfi_fail(error, ZF_ERR_FORMAT, "%s: %s is in %s, but not in the file", file->path,
                         name, who);
@@ -420,9 +435,10 @@ static bool zfi_load_needs(const zfi_loading *l, int32_t k, int32_t whole, const
 {
     const zf_store *s = l->store;
     const zfi_portion has = zfi_portion_of(s, k);
-    const zfi_rank_box box = zfi_stored_box(s, &s->tensors[whole]);
-    int64_t first = s->tensors[k].from + has.first, last = first + has.count - 1, from, until, run;
-    if (zfi_is_away(s, &s->tensors[k]) || !has.count || !entry->count) return false;
+    const zfi_stored *t = &s->tensors[k];
+    const zfi_rank_box box = zfi_stored_box(s, zfi_is_box_of_whole(s, t) ? t : &s->tensors[whole]);
+    int64_t first = zfi_stored_from(s, t) + has.first, last = first + has.count - 1, from, until, run;
+    if (zfi_is_away(s, t) || !has.count || !entry->count) return false;
     if (l->found[whole].rows) return true;
     if (!zfi_boxes_meet(&box, &entry->box)) return false;
     from = zfi_box_to_whole(&entry->box, entry->first, &run);
@@ -736,12 +752,20 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
+/* What this rank has of a tensor, of a piece as a box of its whole. */
+static zfi_rank_box zfi_load_ours(const zf_store *s, const zfi_stored *t)
+{
+    zfi_rank_box box = zfi_stored_box(s, t);
+    if (t->whole >= 0 && !zfi_is_box_of_whole(s, t)) zfi_box_within(s, t, &box);
+    return box;
+}
+
 /* Elements [from, until) of a box, at `data`: those that this rank has of the tensor. */
 static zf_status zfi_load_put_box(zfi_loading *l, int32_t k, const zfi_rank_box *box, int64_t from,
                                   int64_t until, const char *data)
 {
     const zfi_stored *t = &l->store->tensors[k];
-    const zfi_rank_box ours = zfi_stored_box(l->store, t);
+    const zfi_rank_box ours = zfi_load_ours(l->store, t);
     const zfi_portion mine = zfi_portion_of(l->store, k);
     zf_status status = ZF_OK;
     for (int64_t at = from, n; at < until && !status; at += n) {
@@ -801,13 +825,14 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     zf_error *error = &l->store->error;
     const zfi_stored *t = &l->store->tensors[part->tensor];
     const zfi_portion portion = zfi_portion_of(l->store, part->tensor);
-    const zfi_rank_box *const box = &l->boxes[part->box].box, ours = zfi_stored_box(l->store, t);
-    const bool boxed = t->whole < 0 && !zfi_same_box(box, &ours);
+    const zfi_rank_box *const box = &l->boxes[part->box].box, ours = zfi_load_ours(l->store, t);
+    const bool follows = t->whole >= 0 && !zfi_is_box_of_whole(l->store, t); /* other elements */
+    const bool boxed = follows ? zfi_box_is_part(box) : !zfi_same_box(box, &ours);
     const bool means = l->found[part->tensor].rows > 0; /* of all ranks' parts */
     const int64_t size = (int64_t)zf_dtype_size(t->dtype),
                   begin = means || boxed ? part->first : portion.first,
                   end = means || boxed ? part->first + part->count : begin + portion.count,
-                  part_first = part->first - t->from; /* before the piece: below 0 */
+                  part_first = part->first - (follows && !boxed ? t->from : 0); /* may be below 0 */
     /* Bytes of the part: all, those under one checksum, the first and the last that are needed */
     const size_t bytes = (size_t)(part->count * size),
                  span = l->manifest.format == 1 ? bytes : ZFI_PIECE,

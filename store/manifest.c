@@ -49,6 +49,9 @@
  * A dimension that is cut in runs has [from, until, run, stride]: [8, 48, 8, 16] is 8 to 15, 24 to
  * 31 and 40 to 47.
  *
+ * Of a tensor that is in pieces there (zf_tile, zf_divide) each is a box: its "piece" is the name
+ * under which the file has it, such as "w[16:24]".
+ *
  * Each state has a "role" (graph/role.c), null where it is the program's own, and "of" with the
  * parameter's name where the role is that of a state of one parameter. Parameters of an adapter
  * have "role": "adapter" and the adapter's name in "adapter". Files of older versions have no

@@ -111,20 +111,22 @@ static int64_t zfi_box_count(const zf_store *s, const zfi_stored *t)
 }
 
 /* The list has something of tensor k; *portion is what. One in pieces that are whole on each rank
- * is listed itself; of pieces that are sharded, each. */
+ * is listed itself; of pieces that are sharded, or boxes, each. */
 static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, int32_t k,
                          zfi_portion *portion)
 {
     const zf_store *store = s->store;
     const zfi_stored *t = &store->tensors[k];
-    bool sharded;
+    const int32_t first = zfi_is_tiled(t) ? t->next : k;
+    bool sharded, apart;
     if (zfi_kind_of(t) != kind || zfi_is_away(store, t)) return false;
-    *portion = zfi_portion_of(store, zfi_is_tiled(t) ? t->next : k);
+    *portion = zfi_portion_of(store, first);
     sharded = portion->cut;
-    if (t->whole >= 0 ? !sharded : zfi_is_tiled(t) && sharded) return false;
+    apart = sharded || zfi_is_box_of_whole(store, &store->tensors[first]);
+    if (t->whole >= 0 ? !apart : zfi_is_tiled(t) && apart) return false;
     if (zfi_is_tiled(t)) portion->count = zfi_stored_count(t);
     portion->count = zfi_min(portion->count, zfi_max(0, zfi_box_count(store, t) - portion->first));
-    portion->first += t->from;
+    portion->first += zfi_stored_from(store, t);
     portion->cut = zfi_is_in_parts(store, t, sharded);
     return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut) &&
            !zfi_another_writes(store, t, sharded) && s->wanted[k];
@@ -213,8 +215,8 @@ static zf_status zfi_save_file(zfi_saving *s, zfi_list *list, int kind)
     for (int32_t i = 0; i < zfi_len(store->tensors); i++) {
         const zfi_stored *t = &store->tensors[i];
         if (!zfi_list_has(s, list, kind, i, &portion)) continue;
-        zfi_part_name(part, zfi_named_tensor(store, t)->name, list->rank, portion.first,
-                      portion.count);
+        zfi_part_name(part, (zfi_is_box_of_whole(store, t) ? t : zfi_named_tensor(store, t))->name,
+                      list->rank, portion.first, portion.count);
         zf_safetensors_declare(file, part, t->dtype,
                                portion.cut ? ZF_SHAPE(portion.count) : t->shape);
     }
@@ -279,8 +281,9 @@ static void zfi_put_box(zf_json_writer *json, const zfi_rank_box *box)
     zf_json_end(json);
 }
 
-/* One of "tensors"; returns how many of the sums it has. */
-static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const zfi_rank_box *box,
+/* One of "tensors"; returns how many of the sums it has. piece: that of t which it is; NULL. */
+static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const char *piece,
+                             const zfi_rank_box *box,
                              const zfi_portion *portion, int kind, const char *file,
                              const uint32_t *sums)
 {
@@ -297,6 +300,7 @@ static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const zf
     for (int axis = 0; axis < box->share.whole.rank; axis++)
         zf_json_put_int(json, box->share.whole.dims[axis]);
     zf_json_end(json);
+    if (piece) zfi_put_text(json, "piece", piece);
     if (portion->cut) {
         zfi_put_box(json, box);
         zf_json_put_key(json, "first");
@@ -332,10 +336,12 @@ static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writ
     for (int kind = 0; kind < 2; kind++) {
         zfi_tensor_file(file, kind, list->rank, s->store->world);
         for (int32_t i = 0; i < zfi_len(store->tensors); i++) {
-            const zfi_stored *t = zfi_named_tensor(store, &store->tensors[i]);
-            const zfi_rank_box box = zfi_stored_box(store, t);
+            const zfi_stored *has = &store->tensors[i], *t = zfi_named_tensor(store, has);
+            const bool boxed = zfi_is_box_of_whole(store, has);
+            const zfi_rank_box box = zfi_stored_box(store, boxed ? has : t);
             if (zfi_list_has(s, list, kind, i, &portion))
-                sums += zfi_put_tensor(json, t, &box, &portion, kind, file, sums);
+                sums += zfi_put_tensor(json, t, boxed ? has->name : NULL, &box, &portion, kind,
+                                       file, sums);
         }
     }
     zf_json_end(json);

@@ -5,6 +5,12 @@
  *              |....|====|    of other stages
  */
 
+/* Tensor k is in pieces that are boxes of it. */
+static bool zfi_is_in_boxes(const zf_store *s, int32_t k)
+{
+    return zfi_is_tiled(&s->tensors[k]) && zfi_is_box_of_whole(s, &s->tensors[s->tensors[k].next]);
+}
+
 /* Elements [first, until) of the whole tensor, at `from`: those that this rank has of them. */
 static zf_status zfi_store_put_whole(zf_store *s, int32_t k, int64_t first, int64_t until,
                                      const char *from, zf_error *error)
@@ -12,6 +18,11 @@ static zf_status zfi_store_put_whole(zf_store *s, int32_t k, int64_t first, int6
     const zfi_rank_box box = zfi_stored_box(s, &s->tensors[k]);
     const size_t size = zf_dtype_size(s->tensors[k].dtype);
     zf_status status = ZF_OK;
+    if (zfi_is_in_boxes(s, k)) {
+        for (k = s->tensors[k].next; k >= 0 && !status; k = s->tensors[k].next)
+            status = zfi_store_put_whole(s, k, first, until, from, error);
+        return status;
+    }
     if (!zfi_box_is_part(&box)) return zfi_store_put_range(s, k, first, until, from, error);
     for (int64_t at = first, run; at < until && !status; at += run) {
         const int64_t to = zfi_box_of_whole(&box, at, &run);
@@ -45,7 +56,7 @@ static zf_status zfi_share_part(const zfi_whole_read *r, int32_t rank, zf_error 
 {
     const zf_store *s = r->store;
     const zfi_stored *t = r->tensor;
-    const zfi_rank_box box = zfi_box_of(zfi_store_mesh(s, 1), &t->shape, &t->spread, rank);
+    const zfi_rank_box box = zfi_stored_box_of(s, t, rank);
     char *part = rank == s->rank ? r->own : r->others;
     const size_t size = zf_dtype_size(t->dtype);
     const int64_t there = zf_shape_count(box.shape); /* without padding */
@@ -110,6 +121,11 @@ static zf_status zfi_get_whole(zfi_whole_read *r, const char *call, zf_error *er
 static zf_status zfi_store_get_whole(zf_store *s, int32_t k, char *out, int32_t node,
                                      const char *call, zf_error *error)
 {
-    zfi_whole_read r = {.store = s, .tensor = &s->tensors[k], .node = node, .out = out};
-    return zfi_get_whole(&r, call, error);
+    const bool boxes = zfi_is_in_boxes(s, k);
+    zf_status status = ZF_OK;
+    for (k = boxes ? s->tensors[k].next : k; k >= 0 && !status; k = boxes ? s->tensors[k].next : -1) {
+        zfi_whole_read r = {.store = s, .tensor = &s->tensors[k], .node = node, .out = out};
+        status = zfi_get_whole(&r, call, error);
+    }
+    return status;
 }

@@ -45,8 +45,9 @@ TEST_ONCE(layouts_share_a_checkpoint_of_16_bits)
     check_layouts(t, chain, (int)(sizeof chain / sizeof *chain));
 }
 
-/* Attention whose queries and keys have one norm for all heads is whole on each rank: products
- * before and after it are exchanged, and are rounded as on one rank. */
+/* Attention whose queries and keys have one norm for all heads is whole on each rank where sections
+ * do not divide the heads: products before and after it are exchanged, and are rounded as on one
+ * rank. */
 TEST_ONCE(layouts_of_whole_attention_in_16_bits)
 {
     static const layout chain[] = {{1, 1, 2, 0, 0}, {1, 1, 1, 0, 0}, {1, 2, 2, 3, 0}},
@@ -55,7 +56,7 @@ TEST_ONCE(layouts_of_whole_attention_in_16_bits)
     zf_error error = {ZF_OK, ""};
     char *text;
     if (!llm_config_load("15m", &c, &error)) abort();
-    c.vocab = VOCAB, c.hidden = 16, c.layers = 2, c.heads = c.kv_heads = 4, c.width = 4;
+    c.vocab = VOCAB, c.hidden = 16, c.layers = 2, c.heads = c.kv_heads = 3, c.width = 4;
     c.intermediate = 24, c.positions = 16, c.family = ZF_CAUSAL_OLMO2;
     text = text_of(&c);
     test_defer(t, free, text);

@@ -28,8 +28,7 @@ static const struct {
     {"%1 = param \"p\" {rate=-1} : f32[8]\n",
      "rate and decay are 0 or above and finite, betas from 0 to below 1"},
     {"%1 = param \"p\" {row=1 rows=4} : f32[4,8]\n",
-     "4 rows from 1 on are no piece of 4 rows: it lies within them, and begins and ends at a "
-     "multiple of 1024 elements, or ends at the end"},
+     "4 rows from 1 on do not lie within 4 rows"},
     {"%1 = cache \"c\" : i32[4]\n", "a cache is f32, bf16, f16 or f64, not i32"},
     {"%1 = cache \"c\" {held=true bits=8 block=64 scale=f32} : i32[4]\n",
      "only floats are quantised on their way, not i32"},

@@ -107,12 +107,11 @@ static zf_rope_desc zfl_layer_rope(const zf_causal_config *c, const zf_causal_in
 }
 
 /* q, k and v, of a product that has them by groups of heads. */
-static void zfl_project_groups(zf_tensor x, const zf_nn_linear_desc *d, const zf_causal_config *c,
-                               zf_tensor *q, zf_tensor *k, zf_tensor *v)
+static void zfl_take_groups(zf_tensor x, const zf_causal_config *c, zf_tensor *q, zf_tensor *k,
+                            zf_tensor *v)
 {
     const int64_t each = c->heads / c->kv_heads, of_k = c->kv_heads * c->width;
     const zf_shape s = zf_tensor_shape(x), keys = ZF_SHAPE(s.dims[0], s.dims[1], of_k);
-    x = zf_causal_linear(x, zfl_causal_of(c)->grouped, c->heads * c->width + 2 * of_k, d, c->bits);
     x = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], c->kv_heads, each + 2, c->width));
     *q = zf_reshape(zf_slice(x, 3, 0, each), ZF_SHAPE(s.dims[0], s.dims[1], each * of_k));
     *k = zf_reshape(zf_slice(x, 3, each, each + 1), keys);
@@ -134,20 +133,20 @@ static void zfl_project(zf_tensor x, const zf_causal_config *c, zf_tensor *q, zf
     const zf_nn_linear_desc d = {.std = ZF_GIVEN(c->std),
                                  .no_bias = !c->attention_bias && !family->qkv_bias};
     const int64_t of_q = c->heads * c->width, of_k = c->kv_heads * c->width;
+    const char *joined = family->grouped ? family->grouped : family->names.joined;
     zf_tensor all;
-    if (family->grouped) {
-        zfl_project_groups(x, &d, c, q, k, v);
-        return;
-    }
-    if (!family->joined) {
+    if (!family->joined && !family->grouped) {
         *q = zf_causal_linear(x, "q_proj", of_q, &d, c->bits);
         *k = zf_causal_linear(x, "k_proj", of_k, &d, c->bits);
         *v = zf_causal_linear(x, "v_proj", of_k, &d, c->bits);
         return;
     }
-    all = zf_causal_linear(x, zfl_name_or(family->names.joined, "qkv_proj"), of_q + 2 * of_k, &d,
-                           c->bits);
+    all = zf_causal_linear(x, zfl_name_or(joined, "qkv_proj"), of_q + 2 * of_k, &d, c->bits);
     if (c->clip > 0) all = zfl_clip(all, c->clip);
+    if (family->grouped && c->kv_heads > 1) {
+        zfl_take_groups(all, c, q, k, v);
+        return;
+    }
     *q = zf_slice(all, 2, 0, of_q);
     *k = zf_slice(all, 2, of_q, of_q + of_k);
     *v = zf_slice(all, 2, of_q + of_k, of_q + 2 * of_k);

@@ -10,25 +10,6 @@
  *           %9 = concat %25, %27, %29 {axis=2}
  *           %24 = slice %23, %25 = reshape %24, ... */
 
-enum { ZFI_THIRDS = 3 };
-
-/* The operand that is q, k and v; -1: the node is no packed attention. */
-static int32_t zfi_packed_at(const zfi_node *node)
-{
-    const int32_t at = node->op == ZF_OP_attention_grad ? 3 : 0;
-    if (node->op != ZF_OP_attention && node->op != ZF_OP_attention_grad) return -1;
-    return zfi_attention_is_apart(node->arg_count - at, node->attributes) ? -1 : at;
-}
-
-/* The first column of q, k or v in a row; of 3: the end. */
-static int64_t zfi_third_at(const zf_graph *g, const zfi_node *node, int32_t packed, int third)
-{
-    const int64_t heads = ZF_INT(node, attention, heads), kv = ZF_INT(node, attention, kv_heads),
-                  keys = kv ? kv : heads, all = g->nodes[packed].shape.dims[2],
-                  wide = all / (heads + 2 * keys);
-    return third ? wide * (heads + (third - 1) * keys) : 0;
-}
-
 /* The node with q, k and v in place of the packed operand: under its own id, of a gradient as
  * another one. */
 static int32_t zfi_unpacked(zf_graph *g, int32_t id, int32_t at, const int32_t thirds[ZFI_THIRDS])

@@ -222,7 +222,9 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     }
     first = zfi_class_root(c, first);
     c->at[first].plain |= tree && !zfi_attribute_of(g, &g->nodes[id], "runs");
-    if ((letter->whole || (tree && letter->size % c->d.sections)) && !c->at[first].why)
+    if ((letter->whole || (tree && letter->size % c->d.sections) ||
+         (rows && g->nodes[id].attributes[letter->of].i)) && /* they are some of a table in pieces */
+        !c->at[first].why)
         c->at[first].why = id;
     if (rows && letter->size % c->d.sections) zfi_parallel_uneven(c, id, letter, &c->at[first]);
     else c->at[first].most = zfi_gcd(c->at[first].most, most);
@@ -271,12 +273,14 @@ static void zfi_parallel_leaf(zfi_parallel *c, int32_t id)
 {
     const zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
-    double value;
     if (node->op == ZF_OP_state && node->arg_count) zfi_class_alike(c, id, node->args[0], id);
     else if (node->op == ZF_OP_state && node->of) zfi_class_alike(c, id, node->of, id);
-    else if (node->op != ZF_OP_param && !zfi_splat(node, &value)) zfi_class_keep(c, id, id);
-    if (zfi_cut_rows_of(node).rows || (node->op == ZF_OP_param && ZF_INT(node, param, bits)))
-        zfi_class_keep(c, id, id);
+    else if (node->op != ZF_OP_param && node->op != ZF_OP_constant) zfi_class_keep(c, id, id);
+    if (node->op == ZF_OP_param && ZF_INT(node, param, bits)) zfi_class_keep(c, id, id);
+    for (int32_t d = 1; d < node->shape.rank && zfi_cut_rows_of(node).rows; d++) {
+        zfi_cut_class *k = &c->at[zfi_class_of(c, id, d)]; /* a piece is cut at its rows */
+        if (!k->why) k->why = id;
+    }
 }
 
 /* A reader of a flat value that does not take all values of one operand keeps these whole. */

@@ -4,11 +4,18 @@
  * ensures:  with `sections` of at least 2: the head of a loss whose classes these divide, or are
  *           those of a vocabulary, is in sections (ops/head_part.c); attention with fewer heads of
  *           keys than sections has copies of them (ops/repeat.c), the gradients of which are added
- *           in sections
+ *           in sections; a product that joins layers, as q, k and v, is one of each, with its rows
+ *           of the weight (rewrite/tile.c); a norm of all heads of queries or keys is what it
+ *           computes
  * before:   %5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]       %2 = param "words" : f32[V,H]
  * after:    %6 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[P,4,4]
  *           %7 = head_join %6, %3 {ignore=-100} : f32[P]
  *           %8 = sum %7 : f32[]   %9 = mul %8, %4 : f32[]   %5 = neg %9 : f32[]
+ *
+ *           %4 = linear %1, %2 : f32[4,32]          %2 = param "qkv" : f32[32,8]
+ *           %5 = slice %4 {axis=1 stop=16}          %6 = slice %4 {axis=1 start=16 stop=24}  ...
+ * after:    %5 = linear %1, %8 : f32[4,16]          %8 = param "qkv[0:16]" {rows=32} : f32[16,8]
+ *           %6 = linear %1, %9 : f32[4,8]           %9 = param "qkv[16:24]" {row=16 rows=32}   ...
  *
  *           %3 = attention %0, %1, %2 {heads=8 kv_heads=2}
  * after:    %4 = repeat %1 {heads=2 copies=2}   %5 = repeat %2 {heads=2 copies=2}
@@ -32,7 +39,13 @@ static zf_status zfi_settle_sections(zf_graph *g, const char *pass, int32_t rank
 typedef struct zfi_dividing {
     zf_graph *graph;
     int32_t sections, heads; /* of classes; of heads: ranks along two axes may share these */
+    int32_t count; /* of nodes */
+    int64_t *wide; /* by node: of what becomes an operand of attention, its columns, or UNJOINED */
+    int64_t *upto; /* by node: of a product, up to which column layers follow one another that it
+                    * joins; of its weight and bias ZFI_DIVIDED, since rows of them take their place */
 } zfi_dividing;
+
+enum { ZFI_UNJOINED = -1, ZFI_DIVIDED = -2 };
 
 /* A parameter with more rows than others, of words. What has some rows, as positions do, is not
  * worth a sum over ranks. */
@@ -120,6 +133,223 @@ static void zfi_divide_attention(const zfi_dividing *s, int32_t id, int64_t copi
     zfi_push(&g->memory, g->order, id);
 }
 
+/* ------------------------------------------------------------------------------ joined layers */
+
+enum { ZFI_THIRDS = 3 };
+
+/* The operand that is q, k and v; -1: the node is no packed attention. */
+static int32_t zfi_packed_at(const zfi_node *node)
+{
+    const int32_t at = node->op == ZF_OP_attention_grad ? 3 : 0;
+    if (node->op != ZF_OP_attention && node->op != ZF_OP_attention_grad) return -1;
+    return zfi_attention_is_apart(node->arg_count - at, node->attributes) ? -1 : at;
+}
+
+/* The first column of q, k or v in a row; of 3: the end. */
+static int64_t zfi_third_at(const zf_graph *g, const zfi_node *node, int32_t packed, int third)
+{
+    const int64_t heads = ZF_INT(node, attention, heads), kv = ZF_INT(node, attention, kv_heads),
+                  keys = kv ? kv : heads, all = g->nodes[packed].shape.dims[2],
+                  wide = all / (heads + 2 * keys);
+    return third ? wide * (heads + (third - 1) * keys) : 0;
+}
+
+/* The node may join layers: a plain product with a weight [n,k] and a bias that nothing else reads. */
+static bool zfi_may_join_layers(const zf_graph *g, const zfi_node *node, const int32_t *uses)
+{
+    const int32_t count = node->arg_count;
+    if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation) || count < 2 || count > 3)
+        return false;
+    for (int32_t k = 1; k < count; k++) {
+        const zfi_node *x = &g->nodes[node->args[k]];
+        if (x->op != ZF_OP_param || uses[node->args[k]] != 1 || x->shape.rank != 3 - k ||
+            zfi_cut_rows_of(x).rows || ZF_INT(x, param, bits))
+            return false;
+    }
+    return true;
+}
+
+/* The layers of a product that its reader takes apart, at column *at: how many there are, each of
+ * so many columns, up to ZFI_THIRDS; 0: it does not. */
+static int zfi_parts_read(const zf_graph *g, const zfi_node *reader, int32_t of, int64_t *at,
+                          int64_t columns[ZFI_THIRDS])
+{
+    const int32_t last = g->nodes[of].shape.rank - 1;
+    const int64_t all = g->nodes[of].shape.dims[last];
+    *at = 0;
+    if (reader->op == ZF_OP_slice && ZF_INT(reader, slice, axis) == last) {
+        *at = ZF_INT(reader, slice, start);
+        columns[0] = ZF_INT(reader, slice, stop) - *at;
+        return 1;
+    }
+    if (reader->op == ZF_OP_swiglu && reader->arg_count == 1) {
+        columns[0] = columns[1] = all / 2;
+        return 2;
+    }
+    if (reader->op != ZF_OP_attention || reader->args[0] != of || zfi_packed_at(reader) ||
+        !ZF_INT(reader, attention, kv_heads))
+        return 0;
+    for (int k = 0; k < ZFI_THIRDS; k++)
+        columns[k] = (k + 1 < ZFI_THIRDS ? zfi_third_at(g, reader, of, k + 1) : all) -
+                     zfi_third_at(g, reader, of, k);
+    return ZFI_THIRDS;
+}
+
+/* A value becomes an operand of attention, `wide` columns; ZFI_UNJOINED: of one that is whole. */
+static void zfi_note_operand(const zfi_dividing *s, int32_t id, int64_t wide)
+{
+    if (s->wide[id] != ZFI_UNJOINED) s->wide[id] = wide;
+}
+
+/* The reshape has each rank's heads apart, of which there are two or more; or it has none apart. */
+static bool zfi_keeps_heads(const zfi_dividing *s, const zfi_node *node)
+{
+    const zf_shape *from = &s->graph->nodes[node->args[0]].shape,
+                   *shape = from->rank > node->shape.rank ? from : &node->shape;
+    const int64_t heads = shape->rank > 3 ? shape->dims[2] : 0;
+    return heads % s->sections == 0 && heads != s->sections;
+}
+
+/* Finds what becomes operands of attention, and which of it is whole, since sections do not divide
+ * the heads. */
+static void zfi_find_operands(const zfi_dividing *s)
+{
+    const zf_graph *g = s->graph;
+    for (int32_t i = zfi_len(g->order); zfi_down(i);) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int64_t wide = s->wide[g->order[i]];
+        if (node->op == ZF_OP_attention) {
+            const bool apart = zfi_attention_is_apart(node->arg_count, node->attributes);
+            const int64_t heads = ZF_INT(node, attention, heads),
+                          kv = ZF_INT(node, attention, kv_heads);
+            const bool fits = heads % s->sections == 0 &&
+                              (!kv || kv % s->sections == 0 || s->sections % kv == 0);
+            for (int32_t k = 0; k < (apart ? ZFI_THIRDS : 1); k++)
+                zfi_note_operand(s, node->args[k],
+                                 fits ? zfi_last(&g->nodes[node->args[k]].shape) : ZFI_UNJOINED);
+            continue;
+        }
+        if (node->op == ZF_OP_reshape && wide > 0 && !zfi_keeps_heads(s, node)) wide = ZFI_UNJOINED;
+        for (int32_t k = 0; k < node->arg_count && wide; k++)
+            if (node->op == ZF_OP_concat ||
+                (!k && (node->op == ZF_OP_rope || node->op == ZF_OP_reshape ||
+                        node->op == ZF_OP_slice || node->op == ZF_OP_rms_norm)))
+                zfi_note_operand(s, node->args[k], wide);
+    }
+}
+
+/* The layers that a product joins may be cut: those of attention by heads, others by columns. */
+static bool zfi_may_divide(const zfi_dividing *s, int32_t product, int32_t reader,
+                           const int64_t *columns, int parts)
+{
+    const int64_t wide = s->wide[reader] ? s->wide[reader] : s->wide[product];
+    bool fits = wide != ZFI_UNJOINED;
+    for (int k = 0; k < parts && !wide; k++) fits = fits && columns[k] % s->sections == 0;
+    return fits;
+}
+
+/* Finds the products that join layers: readers take these one after the other. */
+static void zfi_find_joined(const zfi_dividing *s)
+{
+    const zf_graph *g = s->graph;
+    const size_t count = (size_t)zfi_len(g->nodes);
+    int32_t *uses = zfi_calloc(&s->graph->memory, count, sizeof *uses);
+    int64_t columns[ZFI_THIRDS], at;
+    if (!uses) return;
+    zfi_count_uses(g, uses);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (!zfi_may_join_layers(g, node, uses)) s->upto[g->order[i]] = ZFI_UNJOINED;
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            int64_t *upto = &s->upto[node->args[k]];
+            const int parts = zfi_parts_read(g, node, node->args[k], &at, columns);
+            if (*upto != ZFI_UNJOINED && parts && at == *upto &&
+                zfi_may_divide(s, node->args[k], g->order[i], columns, parts))
+                for (int n = 0; n < parts; n++) *upto += columns[n];
+            else *upto = ZFI_UNJOINED;
+        }
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int64_t *upto = &s->upto[g->order[i]];
+        if (*upto > 0 && *upto != zfi_last(&node->shape)) *upto = ZFI_UNJOINED;
+        for (int32_t k = 1; k < node->arg_count && *upto > 0; k++) s->upto[node->args[k]] = ZFI_DIVIDED;
+    }
+    zfi_free(&s->graph->memory, uses, count * sizeof *uses);
+}
+
+/* A layer of a product: so many columns, from `at` on. */
+static int32_t zfi_divide_layer(zf_graph *g, int32_t joined, int64_t at, int64_t columns)
+{
+    const zfi_node node = g->nodes[joined]; /* appending moves the nodes */
+    int32_t args[3] = {node.args[0]};
+    g->scope = node.scope, g->file = node.file, g->line = node.line;
+    for (int32_t k = 1; k < node.arg_count; k++)
+        args[k] = zfi_append_rows(g, node.args[k], at, columns);
+    return zfi_append_op(g, node.op, args, node.arg_count, node.attributes);
+}
+
+/* The product that the node takes apart; 0: it takes none. */
+static int32_t zfi_joined_product(const zfi_dividing *s, const zfi_node *node)
+{
+    const int32_t x = node->arg_count && s->upto ? node->args[0] : s->count;
+    return x < s->count && s->upto[x] > 0 ? x : 0;
+}
+
+/* Gives a reader of layers these, or puts the layer in place of a slice. */
+static void zfi_divide_reader(const zfi_dividing *s, int32_t id)
+{
+    zf_graph *g = s->graph;
+    const zfi_node old = g->nodes[id];
+    int64_t columns[ZFI_THIRDS], at;
+    int32_t args[ZFI_CUT_RESULT] = {0}, joined = old.args[0],
+            parts = zfi_parts_read(g, &old, joined, &at, columns);
+    zfi_new n = {.op = old.op, .args = args, .arg_count = old.arg_count + parts - 1, .id = id};
+    if (n.arg_count > ZFI_CUT_RESULT) return;
+    for (int k = 0; k < parts && !g->error.status; at += columns[k++])
+        args[k] = zfi_divide_layer(g, joined, at, columns[k]);
+    if (g->error.status) return;
+    if (old.op == ZF_OP_slice) {
+        zfi_replace(g, id, args[0]);
+        return;
+    }
+    for (int32_t k = 1; k < old.arg_count; k++) args[k + parts - 1] = old.args[k];
+    memcpy(n.attributes, old.attributes, sizeof n.attributes);
+    g->scope = old.scope, g->file = old.file, g->line = old.line;
+    if (!zfi_append(g, &n) || (at = zfi_copies_of_heads(s, &g->nodes[id])) < 2) return;
+    stbds_header(g->order)->length--; /* it follows the copies */
+    zfi_divide_attention(s, id, at);
+}
+
+/* --------------------------------------------------------------------------- norms of all heads */
+
+/* The node is a norm of all heads of queries or keys. */
+static bool zfi_is_norm_of_heads(const zfi_dividing *s, int32_t id)
+{
+    const zfi_node *node = &s->graph->nodes[id];
+    return s->wide && node->op == ZF_OP_rms_norm && s->wide[id] == zfi_last(&node->shape) &&
+           s->graph->nodes[node->args[1]].op == ZF_OP_rms;
+}
+
+/* The norm in f32, of a sum that ranks may share. */
+static void zfi_divide_norm(const zfi_dividing *s, int32_t id)
+{
+    zf_graph *g = s->graph;
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    const zf_tensor gamma = {g, node.args[2]},
+                    eps = zf_constant(g, node.dtype == ZF_F64 ? ZF_F64 : ZF_F32, ZF_SCALAR,
+                                      ZF_FLOAT(&g->nodes[node.args[1]], rms, eps));
+    zf_shape rows = node.shape;
+    zf_tensor x, mean;
+    const int32_t wide =
+        zfi_append_nodes(g, cast, zfi_with({.i = zfi_wide(node.dtype)}), node.args[0]);
+    x = (zf_tensor){g, wide};
+    rows.dims[rows.rank - 1] = 1;
+    mean = zf_scale(zf_sum_to(zf_mul(x, x), rows), 1.0 / (double)zfi_last(&node.shape));
+    x = zf_mul(zf_mul(x, zf_rsqrt(zf_add(mean, eps))), gamma);
+    if (x.id > 0) zfi_replace(g, id, x.id);
+}
+
 static void zfi_divide_nodes(const zfi_dividing *s)
 {
     zf_graph *g = s->graph;
@@ -128,11 +358,14 @@ static void zfi_divide_nodes(const zfi_dividing *s)
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
         zfi_node *node = &g->nodes[order[i]];
         if (node->op == ZF_OP_none) continue; /* a saved value of a head */
+        if (s->upto && (s->upto[order[i]] > 0 || s->upto[order[i]] == ZFI_DIVIDED)) continue;
         for (int32_t k = 0; k < node->arg_count; k++)
             node->args[k] = zfi_resolve(g, node->args[k]);
         g->scope = node->scope, g->file = node->file, g->line = node->line;
         const int64_t copies = zfi_copies_of_heads(s, node);
-        if (copies > 1) zfi_divide_attention(s, order[i], copies);
+        if (zfi_is_norm_of_heads(s, order[i])) zfi_divide_norm(s, order[i]);
+        else if (zfi_joined_product(s, node)) zfi_divide_reader(s, order[i]);
+        else if (copies > 1) zfi_divide_attention(s, order[i], copies);
         else if (s->sections > 1 && zfi_has_sections_of_head(s, order[i])) zfi_divide_head(s, order[i]);
         else zfi_push(&g->memory, g->order, order[i]);
     }
@@ -141,7 +374,9 @@ static void zfi_divide_nodes(const zfi_dividing *s)
 
 static zf_status zfi_divide(zf_graph *g, int32_t sections, int32_t heads)
 {
-    const zfi_dividing s = {g, sections, heads};
+    zfi_dividing s = {.graph = g, .sections = sections, .heads = heads,
+                      .count = g ? (int32_t)zfi_len(g->nodes) : 0};
+    const int32_t params = g ? zfi_len(g->params) : 0;
     const char *scope;
     zf_status status = zfi_enter(g, "zf_divide", 0,
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_UPDATES | ZFI_STAGE_RANKS |
@@ -153,7 +388,14 @@ static zf_status zfi_divide(zf_graph *g, int32_t sections, int32_t heads)
     if (heads < 2) return zfi_leave(g, 0);
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
-    zfi_divide_nodes(&s);
+    if (sections > 1 && (s.upto = zfi_calloc(&g->memory, 2 * (size_t)s.count, sizeof *s.upto))) {
+        s.wide = s.upto + s.count;
+        zfi_find_operands(&s);
+        zfi_find_joined(&s);
+    }
+    if (!g->memory.failed) zfi_divide_nodes(&s);
+    if (!g->memory.failed && zfi_len(g->params) > params) zfi_list_pieces(g, params);
+    zfi_free(&g->memory, s.upto, 2 * (size_t)s.count * sizeof *s.upto);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);

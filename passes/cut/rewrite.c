@@ -129,11 +129,47 @@ static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
     if (cuts.shape >= 0) zfi_parallel_shape(c, id, cuts.shape);
 }
 
+/* A constant of different values is whole on each rank, which takes its part. */
+static bool zfi_is_listed(const zfi_node *node)
+{
+    double value;
+    return node->op == ZF_OP_constant && !zfi_splat(node, &value);
+}
+
+/* The rank's part of such a constant; 0: all of it. */
+static int32_t zfi_parallel_take_part(zfi_parallel *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    for (int32_t d = 0; d < g->nodes[id].shape.rank && c->d.parts > 1; d++)
+        if (zfi_is_chosen(c, id, d)) {
+            const int64_t parts = zfi_cut_parts(c, id, d);
+            return zfi_append_nodes(
+                g, part, zfi_with({.i = parts}, {.i = zfi_over_of(c, parts)}, {.i = d}), id);
+        }
+    return 0;
+}
+
+/* The node broadcasts a value along a dimension that is cut: each rank has all of that. */
+static bool zfi_spreads_alike(zfi_parallel *c, int32_t id)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zf_shape *small = node->arg_count ? &g->nodes[node->args[0]].shape : NULL;
+    double value;
+    if (node->op != ZF_OP_broadcast || c->d.parts < 2 || zfi_uniform(g, id, &value)) return false;
+    for (int32_t d = 0; d < node->shape.rank; d++) {
+        const int32_t of = d - node->shape.rank + small->rank;
+        if (zfi_is_chosen(c, id, d) && (of < 0 || small->dims[of] == 1)) return true;
+    }
+    return false;
+}
+
 /* The shape and the type of a value on a rank. */
 static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
 {
     zfi_node *node = &c->graph->nodes[id];
     const bool several = c->d.parts > 1;
+    if (zfi_is_listed(node)) return;
     for (int32_t d = 0; d < node->shape.rank; d++) {
         const int32_t runs = c->at[zfi_class_of(c, id, d)].runs;
         if (!zfi_is_chosen(c, id, d)) continue;
@@ -161,13 +197,14 @@ typedef struct zfi_before_cut {
     int32_t args;
     int64_t activation; /* of a product; 0: none */
     int32_t letter;     /* over which it sums, a node for each section: 1 + its index; 0: none */
+    int32_t pieces;     /* and how many these are */
 } zfi_before_cut;
 
 static zfi_before_cut zfi_before_cut_of(const zf_graph *g, const zfi_node *node)
 {
     const zf_attribute *activation = zfi_attribute_of(g, node, "activation");
     return (zfi_before_cut){node->dtype, node->arg_count,
-                            zfi_may_have_sections(g, node) && activation ? activation->i : 0, 0};
+                            zfi_may_have_sections(g, node) && activation ? activation->i : 0, 0, 0};
 }
 
 static int32_t zfi_parallel_cast(zf_graph *g, int32_t x, zf_dtype dtype)
@@ -188,15 +225,31 @@ static int32_t zfi_parallel_activate(zfi_parallel *c, int32_t id, int32_t x,
     return zfi_append_op(g, activation->op, &x, 1, zfi_with({.i = activation->form}));
 }
 
+/* The class of the letter, by an operand of the node that has it; NULL: none has. */
+static const zfi_cut_class *zfi_class_of_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cuts,
+                                                int32_t l)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
+        for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++)
+            if (cuts->given[k] && cuts->at[k][d] == l && node->args[k] < c->count)
+                return &c->at[zfi_class_of(c, node->args[k], d)];
+    return NULL;
+}
+
 /* Sections of the letter that a rank has: all of its own, or of fewer heads of keys as many as
  * divide them on any number of ranks. */
-static int32_t zfi_sections_of(const zfi_parallel *c, const zfi_cuts *cuts, int32_t l)
+static int32_t zfi_sections_of(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l)
 {
+    const zfi_cut_class *of = zfi_class_of_letter(c, id, cuts, l);
+    if (of && of->copies && of->chosen)
+        return (int32_t)(zfi_gcd(of->most, c->d.sections) / of->parts);
     return (int32_t)zfi_gcd(cuts->letter[l].most, c->d.sections / c->d.parts);
 }
 
-/* The letter over which the node sums with a node for each section, as zfi_before_cut. */
-static int32_t zfi_letter_of_pieces(zfi_parallel *c, int32_t id)
+/* The letter over which the node sums with a node for each section, and how many, as
+ * zfi_before_cut. */
+static int32_t zfi_letter_of_pieces(zfi_parallel *c, int32_t id, int32_t *pieces)
 {
     const zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
@@ -207,7 +260,8 @@ static int32_t zfi_letter_of_pieces(zfi_parallel *c, int32_t id)
     if (whole || !zfi_cut_of(g, node, &cuts)) return 0;
     for (int32_t l = 0; l < cuts.letters; l++)
         if (cuts.letter[l].first < 0 && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT) &&
-            zfi_letter_parts(c, id, &cuts, l) && zfi_sections_of(c, &cuts, l) > 1)
+            zfi_letter_parts(c, id, &cuts, l) &&
+            (*pieces = zfi_sections_of(c, id, &cuts, l)) > 1)
             return 1 + l;
     return 0;
 }
@@ -247,13 +301,12 @@ static int32_t zfi_parallel_piece(zf_graph *g, int32_t id, const zfi_cuts *cuts,
 }
 
 /* The sum of a rank's sections of the letter. */
-static int32_t zfi_parallel_pieces(zfi_parallel *c, int32_t id, int32_t l)
+static int32_t zfi_parallel_pieces(zfi_parallel *c, int32_t id, int32_t l, int32_t count)
 {
     zf_graph *g = c->graph;
-    int32_t *pieces, count, x = 0;
+    int32_t *pieces, x = 0;
     zfi_cuts cuts;
     if (!zfi_cut_of(g, &g->nodes[id], &cuts)) return 0;
-    count = zfi_sections_of(c, &cuts, l);
     pieces = zfi_calloc(&g->memory, (size_t)count, sizeof *pieces);
     if (!pieces) return 0;
     for (int32_t j = 0; j < count; j++) pieces[j] = zfi_parallel_piece(g, id, &cuts, l, j, count);
@@ -305,7 +358,7 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_attributes(c, order[i]);
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_value_of_rank(c, order[i]);
     for (int32_t i = 0; i < zfi_len(order); i++)
-        before[order[i]].letter = zfi_letter_of_pieces(c, order[i]);
+        before[order[i]].letter = zfi_letter_of_pieces(c, order[i], &before[order[i]].pieces);
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed && !g->error.status; i++) {
         zfi_node *node = &g->nodes[order[i]];
@@ -317,13 +370,20 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
         for (int32_t k = 0; k < node->arg_count && !saved; k++)
             if (c->instead[node->args[k]]) node->args[k] = c->instead[node->args[k]];
         g->in_update = node->update, g->scope = node->scope;
+        if (zfi_spreads_alike(c, order[i])) { /* what reads it broadcasts by itself */
+            c->instead[order[i]] = node->args[0];
+            zfi_replace(g, order[i], node->args[0]);
+            continue;
+        }
         if (before[order[i]].letter) {
-            const int32_t x = zfi_parallel_pieces(c, order[i], before[order[i]].letter - 1);
+            const int32_t x = zfi_parallel_pieces(
+                c, order[i], before[order[i]].letter - 1, before[order[i]].pieces);
             c->instead[order[i]] = zfi_parallel_sum(c, order[i], x, &before[order[i]]);
             zfi_replace(g, order[i], c->instead[order[i]]);
             continue;
         }
         zfi_push(&g->memory, g->order, order[i]);
+        if (zfi_is_listed(&g->nodes[order[i]])) c->instead[order[i]] = zfi_parallel_take_part(c, order[i]);
         if (c->sums[order[i]])
             c->instead[order[i]] = zfi_parallel_sum(c, order[i], order[i], &before[order[i]]);
     }

@@ -302,6 +302,8 @@ static void zfi_retype_graph(zf_graph *g, zf_dtype to)
                 zfi_retype_node(&r, id);
             }
         }
+        for (int32_t i = 0; i < zfi_len(g->declared); i++) /* those that are in pieces, too */
+            if (g->nodes[g->declared[i]].dtype == ZF_F32) g->nodes[g->declared[i]].dtype = to;
         if (!g->error.status && !g->memory.failed) zfi_drop_constants(&r);
     }
     g->scope = scope;

@@ -132,11 +132,28 @@ static int64_t zfi_piece_rows(const zfi_tiler *t, int32_t id)
 
 enum { ZFI_MOST_PIECES = 1 << 16 }; /* of a param, or of an update (offload/pieces.c) */
 
+/* Appends rows [row, row + count) of a param as one of their own; 0 with the graph's error. */
+static int32_t zfi_append_rows(zf_graph *g, int32_t id, int64_t row, int64_t count)
+{
+    const zfi_node whole = g->nodes[id]; /* appending moves the nodes */
+    char name[ZFI_PIECE_NAME];
+    zfi_new n = {.op = ZF_OP_param,
+                 .name = zfi_piece_name(name, whole.name, row, count),
+                 .dtype = whole.dtype,
+                 .shape = whole.shape,
+                 .space = (zf_space)whole.space,
+                 .role = (zfi_role)whole.role};
+    n.shape.dims[0] = count;
+    memcpy(n.attributes, whole.attributes, sizeof n.attributes);
+    ZF_INT(&n, param, row) = row, ZF_INT(&n, param, rows) = whole.shape.dims[0];
+    return zfi_append(g, &n);
+}
+
 /* Puts the pieces of a param in its place. */
 static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)
 {
     zf_graph *g = t->graph;
-    const zfi_node whole = g->nodes[id]; /* appending moves the nodes */
+    const zfi_node whole = g->nodes[id];
     const int64_t rows = whole.shape.dims[0], pieces = zfi_div_up(rows, each);
     if (pieces > ZFI_MOST_PIECES)
         zfi_fail(
@@ -146,18 +163,7 @@ static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)
             whole.name, (long long)pieces, (long long)each, (int)ZFI_MOST_PIECES,
             (long long)t->limit);
     for (int64_t row = 0; row < rows && !g->error.status; row += each) {
-        char name[ZFI_PIECE_NAME];
-        const int64_t count = zfi_min(each, rows - row);
-        zfi_new n = {.op = ZF_OP_param,
-                     .name = zfi_piece_name(name, whole.name, row, count),
-                     .dtype = whole.dtype,
-                     .shape = ZF_SHAPE(count, whole.shape.dims[1]),
-                     .space = (zf_space)whole.space,
-                     .role = (zfi_role)whole.role};
-        int32_t piece;
-        memcpy(n.attributes, whole.attributes, sizeof n.attributes);
-        ZF_INT(&n, param, row) = row, ZF_INT(&n, param, rows) = rows;
-        piece = zfi_append(g, &n);
+        const int32_t piece = zfi_append_rows(g, id, row, zfi_min(each, rows - row));
         if (!t->pieces[id]++) t->first[id] = piece;
     }
 }
@@ -274,20 +280,28 @@ static void zfi_tile_nodes(zfi_tiler *t)
         if (t->pieces[t->order[i]] < 0) zfi_replace(g, t->order[i], 0);
 }
 
-/* In the list of parameters pieces take the place of their whole, which the program goes on to
- * see. */
-static void zfi_list_pieces(zfi_tiler *t, int32_t before)
+/* In the list of parameters pieces, which are those after the first `before`, take the place of
+ * their whole, which the program goes on to see. */
+static void zfi_list_pieces(zf_graph *g, int32_t before)
 {
-    zf_graph *g = t->graph;
     int32_t *old = g->params;
-    bool cut = false;
+    const bool cut = zfi_len(old) > before;
+    const size_t nodes = (size_t)zfi_len(g->nodes);
+    int32_t *first = zfi_calloc(&g->memory, 2 * nodes, sizeof *first),
+            *next = first ? first + nodes : NULL;
     g->params = NULL;
-    for (int32_t i = 0; i < before && !g->memory.failed; i++) {
-        const int32_t id = old[i], count = t->pieces[id];
-        cut |= count > 0;
-        for (int32_t k = 0; k < (count ? count : 1); k++)
-            zfi_push(&g->memory, g->params, count ? t->first[id] + k : id);
+    for (int32_t i = zfi_len(old); first && i-- > before;) { /* of a whole: the first; the next */
+        const zfi_node *piece = &g->nodes[old[i]];
+        char name[ZFI_PIECE_NAME];
+        snprintf(name, sizeof name, "%.*s", (int)zfi_whole_name(piece->name), piece->name);
+        int32_t *at = &first[zfi_map_get(g->names, name, 0)];
+        next[old[i]] = *at, *at = old[i];
     }
+    for (int32_t i = 0; i < before && first && !g->memory.failed; i++) {
+        int32_t id = first[old[i]] ? first[old[i]] : old[i];
+        for (; id; id = next[id]) zfi_push(&g->memory, g->params, id);
+    }
+    zfi_free(&g->memory, first, 2 * nodes * sizeof *first);
     g->settled = zfi_len(g->params);
     if (!cut || g->declared) {
         zfi_array_free(&g->memory, old);
@@ -327,7 +341,7 @@ ZF_API zf_status zf_tile(zf_graph *g, const zf_tile_desc *desc)
         g->order = NULL;
         zfi_find_weights(&t);
         zfi_tile_nodes(&t);
-        if (!g->error.status && !g->memory.failed) zfi_list_pieces(&t, params);
+        if (!g->error.status && !g->memory.failed) zfi_list_pieces(g, params);
     }
     g->scope = scope;
     zfi_free(&g->memory, t.stays, nodes * sizeof *t.stays);

@@ -217,7 +217,8 @@ static zf_status zfi_check_tiled(const zf_program *p)
         int64_t upto = 0;
         if (!zfi_is_tiled(t)) continue;
         for (int32_t n = t->next; n >= 0 && s->tensors[n].from == upto; n = s->tensors[n].next)
-            upto += zfi_stored_count(&s->tensors[n]);
+            upto += zf_shape_count(
+                zfi_whole_of(zfi_store_mesh(s, 1), s->tensors[n].shape, &s->tensors[n].spread));
         if (upto != zfi_stored_count(t))
             return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
                             "zf_compile: of \"%s\" there is no piece that begins at element %lld",
@@ -495,32 +496,29 @@ static zf_status zfi_bind_away(zf_program *p, int32_t *bucket_of)
     zf_graph *g = p->graph;
     zf_store *s = p->store;
     zf_status status = ZF_OK;
+    for (int32_t i = 0, found; i < zfi_len(g->away) && !status; i++) {
+        status = zfi_check_dealt(p, &g->nodes[g->away[i]]);
+        if (!status) status = zfi_bind_leaf(p, g->away[i], false, &found);
+    }
     for (int32_t i = 0; i < zfi_len(g->away) && !status; i++) {
         const zfi_node *leaf = &g->nodes[g->away[i]];
-        const int64_t rows = zfi_cut_rows_of(leaf).rows; /* of the whole of a piece; 0: it is none */
-        zf_shape shape = leaf->shape;
-        int32_t index = -1;
-        char name[ZFI_PIECE_NAME];
-        bool known;
-        if ((status = zfi_check_dealt(p, leaf)) ||
-            (!rows && (status = zfi_bind_leaf(p, g->away[i], false, &index))))
-            continue;
-        snprintf(name, sizeof name, "%.*s",
-                 (int)(rows ? zfi_whole_name(leaf->name) : strlen(leaf->name)), leaf->name);
-        if (rows) shape.dims[0] = rows, index = zfi_store_find(s, name);
-        known = index >= 0 && !s->tensors[index].host;
+        int32_t index = zfi_store_find(s, leaf->name);
+        const bool known = index >= 0 && !s->tensors[index].host;
         if (index < 0)
-            index = zfi_store_add(s, (zfi_stored){.name = name,
+            index = zfi_store_add(s, (zfi_stored){.name = leaf->name,
                                                   .op = leaf->op,
                                                   .dtype = leaf->dtype,
+                                                  .shape = leaf->shape,
                                                   .of = -1,
                                                   .bucket = -1});
         if (index < 0) return zfi_graph_nomem(g);
-        s->tensors[index].shape = shape, s->tensors[index].spread = leaf->spread;
+        if (zfi_cut_rows_of(leaf).rows && s->tensors[index].whole < 0 &&
+            (status = zfi_link_piece(p, leaf, index)))
+            continue;
+        s->tensors[index].shape = leaf->shape, s->tensors[index].spread = leaf->spread;
         s->tensors[index].stage = zfi_stored_stage(g, leaf);
         status = zfi_note_role(p, index, leaf);
-        if (!status && !known && !rows)
-            status = zfi_note_away_bucket(p, g->away[i], index, bucket_of);
+        if (!status && !known) status = zfi_note_away_bucket(p, g->away[i], index, bucket_of);
     }
     return status;
 }

@@ -761,6 +761,9 @@ typedef struct zf_nn_encoder_desc {
     zf_tensor blocks; /* keys are seen in blocks (zf_attention_desc.blocks); ZF_NONE: all are */
     zf_tensor documents; /* the result of zf_documents: a token sees its own; ZF_NONE: one */
     zf_layer_drop_desc layer_drop; /* of both halves; `half` is set here */
+    /* The second half is a layer of experts (zf_moe), named "experts", in place of its two products;
+     * NULL: it is not */
+    const struct zf_moe_desc *experts;
 } zf_nn_encoder_desc;
 
 /* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in
@@ -849,6 +852,9 @@ typedef struct zf_moe_desc {
     /* y = c[0] mlp(x) + c[1] experts(x), c = softmax(x mix^T + bias), mlp of the same form */
     bool residual;
     double std;                /* of the weights; 0: 0.02 */
+    /* How weights of experts are quantised and frozen, those with rows of whole blocks; bits 0: all
+     * are floats. The router is floats */
+    zf_quantize_desc quantized;
     const zf_moe_names *names; /* NULL: all as said there */
     zf_moe_parts *parts;       /* NULL: not wanted */
 } zf_moe_desc;

@@ -210,10 +210,14 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     if (!d.pre_norm) y = zf_nn_layer_norm(y, "attention.output.LayerNorm", eps);
 
     in = d.pre_norm ? zf_nn_layer_norm(y, "output.LayerNorm", eps) : y;
-    in = zf_nn_linear(in, "intermediate.dense", d.intermediate ? d.intermediate : 4 * s.dims[2],
-                      &linear);
-    in = zf_nn_activation(in, d.activation);
-    in = zf_nn_linear(in, "output.dense", s.dims[2], &linear);
+    if (d.experts) {
+        in = zf_moe(in, d.experts);
+    } else {
+        in = zf_nn_linear(in, "intermediate.dense", d.intermediate ? d.intermediate : 4 * s.dims[2],
+                          &linear);
+        in = zf_nn_activation(in, d.activation);
+        in = zf_nn_linear(in, "output.dense", s.dims[2], &linear);
+    }
     d.layer_drop.half = 1;
     y = zf_add(y, zf_dropout(zf_layer_drop(in, &d.layer_drop), d.dropout));
     return d.pre_norm ? y : zf_nn_layer_norm(y, "output.LayerNorm", eps);

@@ -1477,6 +1477,26 @@ check 'norms in front in another family' \
     pretrain --model tests/golden/encoders/roberta --corpus docs/data/stories.txt \
     --vocab docs/data/vocab.txt --pre-norm --seq 16 --steps 1 --quiet
 
+check 'experts in another family' fails 1 "bert: --experts is for a BERT of at most 256 layers, with an \
+intermediate size that is a multiple of the experts of a token, at least one and at most all: not \
+tests/golden/encoders/roberta" "$bert" pretrain --model tests/golden/encoders/roberta --corpus docs/data/stories.txt \
+    --vocab docs/data/vocab.txt --experts 4 --seq 16 --steps 1 --quiet
+check 'more experts of a token than there are' \
+    misused '--top-k K: a token has at most all of --experts E' pretrain --corpus "$corpus" --vocab "$vocab" \
+    --experts 2 --top-k 4
+with_experts() {
+    ends 0 "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --batch 8 --seq 16 --steps 2 \
+        --eval-batches 1 --experts 4 --top-k 1 --aux-loss 0.01 --balance-bias 0.25 --save "$work/sparse" "$@"
+}
+check 'layers of experts' with_experts
+check 'which say how they are used' grep -q '^experts of layer 0: .*% of choices; 0.0% dropped' "$work/out"
+check 'with a bias that balances them' grep -q '"zeroflow_router_bias": true' "$work/sparse/config.json"
+check 'their loss' ends 0 "$bert" eval --load "$work/sparse" --corpus "$corpus" --seq 16
+check 'experts of a model that has its layers' misused \
+    '--experts is for a new model: that of --init has its layers already' pretrain --corpus "$corpus" --vocab "$vocab" \
+    --init "$work/sparse" --experts 4
+run "$bert" export --load "$work/sparse" "$work/sparse.hf"
+check 'experts that others do not read' grep -q 'zeroflow_experts in config.json: its layers have experts' "$work/out"
 check 'documents packed in another family' \
     fails 1 'bert: --pack is for BERT and RoBERTa; tests/golden/encoders/distilbert is of another family' \
     "$bert" pretrain --model tests/golden/encoders/distilbert --corpus docs/data/stories.txt \

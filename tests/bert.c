@@ -257,7 +257,7 @@ static zf_graph *training_graph(test *t, const bert_config *config, const sample
     zf_graph *g = zf_graph_new(NULL);
     if (!g) return NULL;
     test_defer(t, free_graph, g);
-    *m = bert_build(g, config, shape, false);
+    *m = bert_build(g, config, shape, SAMPLE_TRAIN);
     if (fuse) zf_fuse(g, NULL);
     zf_autograd(g, m->loss);
     zf_simplify(g);
@@ -732,7 +732,7 @@ static float *logits_of(test *t, const bert_config *config, const sample_shape *
     float *logits;
     bool good = true;
     test_defer(t, free_graph, g);
-    bert_build(g, config, shape, true);
+    bert_build(g, config, shape, SAMPLE_ANSWER);
     p = zf_compile(g, NULL);
     if (!p) return test_fail(t, __FILE__, __LINE__, "a program", zf_graph_error(g)), NULL;
     test_defer(t, free_program, p);

@@ -238,7 +238,7 @@ TEST(near_misses_of_the_samples_are_none)
         OK(t, !bert_config_load(berts[k % 2], &config, &error), error.text);
         if (k / 2) config.dropout = config.attention_dropout = 0;
         bert_build(g, &config, &(sample_shape){.batch = 2, .sequence = 16, .predictions = 5},
-                   false);
+                   SAMPLE_TRAIN);
         m = fuse(g);
         OK(t, zf_graph_status(g), zf_graph_error(g));
         CHECK_TEXT(t, m.text, "");
@@ -285,7 +285,7 @@ TEST_ONCE(samples_of_no_first_values)
     OK(t, !llm_config_load("160m", &llm, &error), error.text);
     OK(t, !zf_config_load(opt_sample.config(), "125m", &opt, &error), error.text);
     bert.std = gpt.std = llm.std = opt.std = 0;
-    bert_build(g[0], &bert, &shape, false), gpt_build(g[1], &gpt, &shape, SAMPLE_TRAIN);
+    bert_build(g[0], &bert, &shape, SAMPLE_TRAIN), gpt_build(g[1], &gpt, &shape, SAMPLE_TRAIN);
     llm_build(g[2], &llm, &shape, SAMPLE_TRAIN), opt_build(g[3], &opt, &shape, SAMPLE_TRAIN);
     for (int k = 0; k < 4; k++) {
         OK(t, zf_graph_status(g[k]), zf_graph_error(g[k]));

@@ -119,7 +119,7 @@ static zf_tensor build(zf_graph *g, const drawn *d)
     } else if (d->of == BERT && bert_config_load("tiny", &b, &error)) {
         b.vocab = d->words, b.hidden = 16, b.layers = LAYERS, b.heads = HEADS, b.intermediate = 32;
         b.positions = 16, b.dropout = b.attention_dropout = 0;
-        bert_build(g, &b, &shape, false);
+        bert_build(g, &b, &shape, SAMPLE_TRAIN);
     } else if (llm_config_load(d->of == MIXTRAL ? "moe-15m" : "15m", &l, &error)) {
         l.vocab = d->words, l.hidden = 16, l.layers = LAYERS, l.heads = HEADS, l.kv_heads = 2;
         l.width = 4, l.intermediate = 32, l.positions = 16, l.tied = d->of == LLAMA_TIED;

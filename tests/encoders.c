@@ -340,6 +340,10 @@ TEST_ONCE(encoders_refuse_what_they_do_not_compute)
            "must be more than pad_token_id + 1 (21)");
     refuse(t, "roberta", "\"vocab_size\"", "\"zeroflow_pre_layer_norm\": true, \"vocab_size\"",
            "must be false in this family");
+    refuse(t, "roberta", "\"vocab_size\"",
+           "\"zeroflow_experts\": 4, \"zeroflow_experts_per_token\": 2, \"vocab_size\"",
+           "zeroflow_experts is for a BERT of at most 256 layers, with an intermediate size that is a "
+           "multiple of the experts of a token, at least one and at most all");
     refuse(t, "modernbert", "\"sliding_attention\",", "",
            "must be a list of num_hidden_layers (4)");
     refuse(t, "modernbert", "\"sliding_attention\",", "\"chunked_attention\",",

@@ -25,7 +25,7 @@ static zf_tensor build_bert(zf_graph *g, double dropout, int64_t batch, int64_t 
                           .tied = 1,
                           .nsp = 1};
     return bert_build(g, &config,
-                      &(sample_shape){.batch = batch, .sequence = tokens, .predictions = 5}, false)
+                      &(sample_shape){.batch = batch, .sequence = tokens, .predictions = 5}, SAMPLE_TRAIN)
         .loss;
 }
 

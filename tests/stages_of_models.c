@@ -26,7 +26,7 @@ static zf_tensor build(zf_graph *g, kind of)
     } else if (of == BERT && bert_config_load("tiny", &b, &error)) {
         b.vocab = VOCAB, b.hidden = 32, b.layers = DEEP, b.heads = 4, b.intermediate = 48;
         b.positions = 16;
-        bert_build(g, &b, &shape, false);
+        bert_build(g, &b, &shape, SAMPLE_TRAIN);
     } else if (llm_config_load("15m", &l, &error)) {
         l.vocab = VOCAB, l.hidden = 32, l.layers = DEEP, l.heads = 4, l.kv_heads = 2, l.width = 8;
         l.intermediate = 48, l.positions = 16, l.tied = of == LLAMA_TIED;

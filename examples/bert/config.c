@@ -142,6 +142,12 @@ static void write_labels(const bert_config *c, zf_json_writer *w)
 
 /* ------------------------------------------------------------------------------------ the rest */
 
+bool bert_experts_fit(const bert_config *c)
+{
+    return !c->experts || (c->family == BERT_BERT && c->layers <= BERT_LAYERS && c->chosen > 0 &&
+                           c->chosen <= c->experts && c->intermediate % c->chosen == 0);
+}
+
 static bool read_more(void *config, const zf_json *json, zf_error *error)
 {
     bert_config *c = config;
@@ -152,6 +158,8 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
     if (c->pre_norm && c->family != BERT_BERT && !error->status)
         zf_json_expected(zf_json_member(json, "zeroflow_pre_layer_norm"), error,
                          "false in this family");
+    if (!bert_experts_fit(c) && !error->status)
+        zf_json_fail(zf_json_member(json, "zeroflow_experts"), error, "is for " BERT_WITH_EXPERTS);
     return !error->status;
 }
 
@@ -205,6 +213,11 @@ const zf_config_table bert_config_table = {
              {.key = "is_decoder", .kind = ZF_CONFIG_FALSE},
              {"zeroflow_pre_layer_norm", ZF_CONFIG_TRUTH, .at = AT(pre_norm),
               .use = ZF_CONFIG_RARE},
+             {"zeroflow_experts", ZF_CONFIG_COUNT, .at = AT(experts), .most = 1 << 14,
+              .use = ZF_CONFIG_RARE},
+             {"zeroflow_experts_per_token", ZF_CONFIG_COUNT, .at = AT(chosen), .most = 64,
+              .use = ZF_CONFIG_RARE},
+             {"zeroflow_router_bias", ZF_CONFIG_TRUTH, .at = AT(router_bias), .use = ZF_CONFIG_RARE},
              {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
     .keys = other_keys,
     .vocab = AT(vocab),

@@ -48,6 +48,11 @@ typedef struct bert_config {
     int64_t classifier_activation; /* a zf_activation */
     int64_t begin, end, cls, sep;  /* ids, which are read and written; -1: none */
     int64_t mean; /* labels are of the mean over tokens, not of the first one */
+    /* Of BERT alone: experts of a layer, 0: none; those of a token, each with intermediate / chosen
+     * hidden numbers; 1: a bias for the choice. And of a run alone: the factor of the loss that
+     * spreads tokens over experts, and by how much the bias moves in a step */
+    int64_t experts, chosen, router_bias;
+    double aux_loss, balance_bias;
 } bert_config;
 
 /* Defaults of BERT and others. */
@@ -65,6 +70,7 @@ typedef struct bert_model {
     zf_tensor next_sentence_label;       /* i32 [B], 0: the second segment follows the first */
     zf_tensor mlm_weight, nsp_weight;    /* f32 []: 1 / labels and 1 / pairs of the global batch */
     zf_tensor lr;                        /* f32 [] */
+    zf_moe_parts *routers; /* while it is built, of each layer; NULL: there are no experts */
     /* Of a model with labels, in place of what is predicted: i32 [B], -100: none, or of
      * BERT_REGRESSES f32; f32 [], 1 / texts of the global batch; of BERT_REGRESSES f32 [B], 0: the
      * row is no text. And the scores, f32 [B, labels], an output when `keep_logits` */
@@ -82,6 +88,12 @@ bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *e
 /* Sets the labels of a model with an adapter (sample_model.adapt): those that the adapter was trained
  * for. One without a head for them fits a model that predicts words. */
 bool bert_adapt(void *config, const char *adapter, zf_error *error);
+
+/* What a model with experts must be, and whether it is, or has none. */
+#define BERT_WITH_EXPERTS                                                                          \
+    "a BERT of at most 256 layers, with an intermediate size that is a multiple of the experts of a " \
+    "token, at least one and at most all"
+bool bert_experts_fit(const bert_config *config);
 
 extern const zf_config_table bert_config_table; /* its keys in config.json */
 

@@ -34,6 +34,8 @@ bool masked_predicts(const void *config, const char *folder, zf_error *error)
 static bool fits_model(const settings *o, const bert_config *c, zf_error *error)
 {
     if (!masked_predicts(c, o->evaluates ? o->load : o->model, error)) return false;
+    if (!bert_experts_fit(c))
+        return fail(error, ZF_ERR_ARGUMENT, "--experts is for " BERT_WITH_EXPERTS ": not %s", o->model);
     return !c->pre_norm || c->family == BERT_BERT ||
            fail(error, ZF_ERR_ARGUMENT, "--pre-norm is for BERT; %s is of another family", o->model);
 }

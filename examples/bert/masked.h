@@ -17,6 +17,8 @@ typedef struct masked_options {
     bool no_nsp;    /* examples of one segment, without next sentences */
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
     bool pre_norm; /* bert_config.pre_norm of a new model */
+    int64_t experts, chosen; /* of a new model: those of bert_config */
+    double aux_loss, balance_bias;
     int64_t recipe; /* 1: bert44 */
     char phases[2][RECIPE_TEXT]; /* texts of its --phase */
 } masked_options;

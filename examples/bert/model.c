@@ -55,6 +55,55 @@ static zf_tensor mask_bias(zf_graph *g, const bert_model *m)
                     zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
 }
 
+/* ------------------------------------------------------------------------------------ experts */
+
+/* A layer of experts that costs a token what two products of `intermediate` cost. */
+static zf_moe_desc experts_of(const bert_config *c)
+{
+    return (zf_moe_desc){.experts = c->experts,
+                         .k = c->chosen,
+                         .intermediate = c->experts ? c->intermediate / c->chosen : 0,
+                         .activation = (zf_activation)c->activation,
+                         .normalize = true,
+                         .biased = c->router_bias != 0,
+                         .balance = c->balance_bias > 0,
+                         .std = ZF_GIVEN(c->std)};
+}
+
+/* Outputs of how often experts are chosen, and a group for the bias of routers, which its sign
+ * moves. */
+static void watch_experts(zf_graph *g, const bert_config *c, const zf_moe_parts *routers)
+{
+    const zf_param_group bias = {.params = "*.gate.e_score_correction_bias",
+                                 .rate = c->balance_bias,
+                                 .constant = true,
+                                 .no_decay = true,
+                                 .beta1 = 1e-45,
+                                 .optimizer = "lion"};
+    for (int64_t i = 0; i < c->layers; i++) {
+        char name[40];
+        snprintf(name, sizeof name, SAMPLE_EXPERTS, (long long)i);
+        zf_output_ex(zf_moe_load(&routers[i]), name, &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+    }
+    if (c->balance_bias > 0) zf_param_groups(g, &bias, 1);
+}
+
+/* What routers add to the loss, which counts in a part of the batch by its share of labels. */
+static zf_tensor penalty(zf_graph *g, const bert_config *c, const bert_model *m)
+{
+    const zf_tensor none = zf_constant(g, ZF_I32, ZF_SCALAR, -100),
+                    one = zf_constant(g, ZF_F32, ZF_SCALAR, 1),
+                    zero = zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+                    labels = zf_sum(zf_where(zf_equal(m->labels, none), zero, one));
+    zf_tensor tokens = ZF_NONE, loss;
+    if (zf_valid(m->attention_mask))
+        tokens = zf_cast(zf_reshape(m->attention_mask, ZF_SHAPE(-1)), ZF_F32);
+    loss = zf_moe_balance_loss(m->routers, c->layers, tokens, ZF_BALANCE_POOLED);
+    return zf_mul(zf_scale(loss, c->aux_loss), zf_mul(labels, m->mlm_weight));
+}
+
+/* -------------------------------------------------------------------------------------- bodies */
+
 zf_tensor bert_encode(zf_graph *g, const bert_config *c, const sample_shape *s, const bert_model *m,
                       zf_tensor *words, const char *scope, int64_t first)
 {
@@ -69,7 +118,9 @@ zf_tensor bert_encode(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .layer_drop = s->layer_drop,
                                 .blocks =
                                     zf_nn_blocks(g, c->layout, s->sequence, c->heads, false)};
+    zf_moe_desc experts = experts_of(c);
     zf_tensor x, bias = ZF_NONE;
+    if (c->experts) block.experts = &experts;
     zf_push(g, "%s", scope);
     zf_push(g, "embeddings");
     *words = bert_words(g, "word_embeddings", c);
@@ -80,6 +131,7 @@ zf_tensor bert_encode(zf_graph *g, const bert_config *c, const sample_shape *s, 
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "encoder.layer.%lld", (long long)i);
         block.layer_drop.layer = i, block.layer_drop.layers = c->layers;
+        experts.parts = m->routers ? &m->routers[i] : NULL;
         x = zf_nn_encoder_block(x, bias, &block);
         zf_pop(g);
     }
@@ -185,10 +237,14 @@ static bert_model build_labels(zf_graph *g, const bert_config *c, const sample_s
     return m;
 }
 
-bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, bool keep_logits)
+bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s,
+                      sample_purpose purpose)
 {
+    const bool keep_logits = purpose == SAMPLE_ANSWER;
     bert_model m = inputs(g, c, s);
+    zf_moe_parts routers[BERT_LAYERS];
     zf_tensor words, x, pooled = {g, 0};
+    m.routers = c->experts ? routers : NULL;
     x = bert_family_of(c)->body(g, c, s, &m, &words);
     if (c->task) return build_labels(g, c, s, m, x, keep_logits);
     if (c->nsp) {
@@ -205,6 +261,9 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
             zf_output(zf_cross_entropy(pooled, m.next_sentence_label, m.nsp_weight), "nsp_loss");
         m.loss = zf_add(m.nsp_loss, m.mlm_loss);
     }
+    if (m.routers && c->aux_loss > 0) m.loss = zf_add(m.loss, penalty(g, c, &m));
+    if (m.routers && purpose == SAMPLE_TRAIN) watch_experts(g, c, m.routers);
+    m.routers = NULL;
     zf_output(m.loss, "loss");
     m.mlm_correct = zf_output(count_correct(g, m.mlm_logits, m.labels), "mlm_correct");
     if (keep_logits) zf_output(m.mlm_logits, "mlm_logits");

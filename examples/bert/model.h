@@ -12,7 +12,7 @@ extern const sample_model bert_sample;
 
 /* Builds the forward graph, in f32. A mistake is the graph's error. */
 bert_model bert_build(zf_graph *g, const bert_config *config, const sample_shape *shape,
-                      bool keep_logits);
+                      sample_purpose purpose);
 
 /* First values (bert_sample.first): with settings.own's sinusoids and unigrams. */
 bool bert_first_values(struct session *s, const settings *o, const void *config, const dataset *d,

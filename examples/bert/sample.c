@@ -15,7 +15,7 @@ static void fit(void *config, const zf_weights *w)
 static void build(zf_graph *g, const void *config, const sample_shape *shape,
                   sample_purpose purpose)
 {
-    bert_build(g, config, shape, purpose == SAMPLE_ANSWER);
+    bert_build(g, config, shape, purpose);
 }
 
 /* x.LayerNorm.weight -> x.LayerNorm.gamma */
@@ -35,6 +35,10 @@ static const char *wrong(const settings *o)
         return "--init has the first values: without --first-positions and --first-bias";
     if (o->init && own->pre_norm)
         return "--pre-norm is for a new model: that of --init has its layers already";
+    if (o->init && own->experts)
+        return "--experts is for a new model: that of --init has its layers already";
+    if (own->chosen > own->experts && own->experts)
+        return "--top-k K: a token has at most all of --experts E";
     if (own->unigrams && o->batch_file)
         return "--first-bias unigrams needs a text: --corpus FILE";
     return NULL;
@@ -42,15 +46,30 @@ static const char *wrong(const settings *o)
 
 static void configure(void *config, const settings *o)
 {
-    if (masked_options_of(o)->pre_norm) ((bert_config *)config)->pre_norm = 1;
+    const masked_options *own = masked_options_of(o);
+    bert_config *c = config;
+    if (own->pre_norm) c->pre_norm = 1;
+    if (own->experts) c->experts = own->experts, c->chosen = own->chosen;
+    if (own->balance_bias > 0) c->router_bias = 1;
+    c->aux_loss = own->aux_loss, c->balance_bias = own->balance_bias;
 }
 
 static const char *unlike(const void *config)
 {
+    if (((const bert_config *)config)->experts)
+        return "zeroflow_experts in config.json: its layers have experts; programs that do not read "
+               "that find no weights for their products";
     return ((const bert_config *)config)->pre_norm
                ? "zeroflow_pre_layer_norm in config.json: its layers begin with LayerNorm; programs "
                  "that do not read that compute another model"
                : NULL;
+}
+
+/* Nothing is dropped: a row for each choice. */
+static int64_t rows(const void *config, const settings *o, int64_t tokens)
+{
+    (void)o;
+    return tokens * ((const bert_config *)config)->chosen;
 }
 
 static const zf_exchange of_modernbert = {.prefix = "model.",
@@ -111,4 +130,5 @@ const sample_model bert_sample = {
     .configure = configure,
     .unlike = unlike,
     .adapt = bert_adapt,
+    .rows = rows,
 };

@@ -5,16 +5,16 @@
 
 enum { PARTS = 8 };
 
-/* The text of a Mixtral of four experts, `dense`: the layers without, a bit each; the caller frees
+/* The text of a Mixtral of so many experts, `dense`: the layers without, a bit each; the caller frees
  * it. Choices are dropped by chance, and the router has losses. */
-static char *mixture_text(int64_t dense)
+static char *mixture_text(int64_t experts, int64_t dense)
 {
     zf_causal_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("moe-15m", &c, &error)) abort();
     c.vocab = VOCAB, c.hidden = 16, c.layers = 2, c.heads = 2, c.kv_heads = 2, c.width = 8;
     c.intermediate = c.expert_width = 24, c.positions = 16, c.tied = true, c.dense[0] = dense;
-    c.experts = 4;
+    c.experts = experts;
     c.of = (zf_causal_routing){.aux_loss = 0.02, .z_loss = 0.001, .capacity = 1.25, .random = 1};
     return text_of(&c);
 }
@@ -22,7 +22,7 @@ static char *mixture_text(int64_t dense)
 static void check_experts(test *t, int64_t dense, int tensor, const layout *chain, int count)
 {
     static const layout one = {1, 4, 1, 0, 1};
-    char *text = mixture_text(dense);
+    char *text = mixture_text(4, dense);
     test_defer(t, free, text);
     parts_of_step = PARTS;
     how.sections.tensor = tensor;
@@ -60,7 +60,7 @@ TEST_ONCE(expert_layouts_in_16_bits)
 {
     static const layout chain[] = {{1, 2, 2, 0, 1}, {1, 2, 1, 0, 1}, {1, 2, 2, 3, 2}},
                         whole = {1, 2, 1, 0, 1};
-    char *text = mixture_text(0);
+    char *text = mixture_text(4, 0);
     test_defer(t, free, text);
     parts_of_step = 2;
     how = (zf_training){.precision.dtype = ZF_BF16,
@@ -68,4 +68,18 @@ TEST_ONCE(expert_layouts_in_16_bits)
                         .optimizer = ZF_SGD,
                         .clip = 0.5};
     check_chain(t, text, chain, (int)(sizeof chain / sizeof *chain), &whole);
+}
+
+/* Eight sections: what four ranks that share experts have saved at stage 3 is loaded by one, two and
+ * eight. */
+TEST_ONCE(expert_layouts_of_eight_ranks)
+{
+    static const layout chain[] = {{1, 8, 1, 3, 4}, {1, 8, 1, 0, 1}, {1, 8, 1, 3, 4},
+                                   {1, 8, 1, 1, 2}, {1, 8, 1, 3, 4}, {1, 8, 1, 2, 8}},
+                        one = {1, 8, 1, 0, 1};
+    char *text = mixture_text(8, 0);
+    test_defer(t, free, text);
+    parts_of_step = PARTS;
+    how = (zf_training){.clip = 0.5, .sections = {.tensor = 1, .expert = 8}};
+    check_chain(t, text, chain, (int)(sizeof chain / sizeof *chain), &one);
 }

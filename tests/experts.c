@@ -1,6 +1,6 @@
 /* Experts: which experts tokens get, which rows choices get, what is dropped, and what a step
  * refuses (ops/route.c, experts.c, grouped_linear.c). */
-#include "test.h"
+#include "golden.h"
 
 /* What a step of the graph `text` makes: writes `count` inputs, in the order of x, and reads the
  * output "y". `kind`: of the backend. Returns the error, "" if there is none. */
@@ -233,4 +233,61 @@ TEST(experts_of_deepspeeds_gates)
         gate(logits, k, capacity, want);
         for (int i = 0; i < TOKENS * EXPERTS; i++) CHECK_NEAR(t, y[i], want[i], 1e-6);
     }
+}
+
+/* Scores, groups, the bias for the choice, weights and the gradient of logits, as DeepseekV3TopkRouter
+ * of transformers has them (tests/golden/router/make.py). */
+static void check_deepseek(test *t, const char *path, zf_route_desc d)
+{
+    enum { ALL = 64, OF = 16, CHOSEN = 4 };
+    static const char *const names[] = {"logits", "bias", "by", "experts", "weights", "gradient"};
+    static double golden[6][ALL * OF], weights[ALL * CHOSEN], gradient[ALL * OF];
+    static int32_t chosen[ALL * CHOSEN];
+    zf_safetensors *file = open_file(t, path);
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor x, y, by, loss, of;
+    zf_program *p;
+    if (!file || !g) return;
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    for (int k = 0; k < 6; k++) {
+        int64_t count = 0;
+        double *values = values_of(file, names[k], &count);
+        if (!values || count > ALL * OF) {
+            test_fail(t, __FILE__, __LINE__, path, names[k]);
+            return;
+        }
+        memcpy(golden[k], values, (size_t)count * sizeof *values);
+        free(values);
+    }
+    x = zf_param(g, "x", ZF_SHAPE(ALL, OF), &(zf_param_desc){.dtype = ZF_F64});
+    d.k = CHOSEN, d.sigmoid = true, d.bias = zf_input(g, "bias", ZF_F64, ZF_SHAPE(OF));
+    d.experts = &of;
+    by = zf_input(g, "by", ZF_F64, ZF_SHAPE(ALL, CHOSEN));
+    y = zf_route(x, &d);
+    (void)zf_output(y, "weights"), (void)zf_output(of, "experts");
+    loss = zf_cast(zf_sum(zf_mul(y, by)), ZF_F32);
+    zf_autograd(g, loss);
+    (void)zf_output(zf_gradient(g, x), "gradient");
+    p = zf_compile(g, NULL);
+    OK(t, p ? ZF_OK : zf_graph_status(g), zf_graph_error(g));
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_write(p, x, golden[0], sizeof golden[0]), zf_program_error(p));
+    OK(t, zf_write(p, d.bias, golden[1], OF * sizeof(double)), zf_program_error(p));
+    OK(t, zf_write(p, by, golden[2], sizeof weights), zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "weights"), weights, sizeof weights), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "experts"), chosen, sizeof chosen), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "gradient"), gradient, sizeof gradient), zf_program_error(p));
+    for (int i = 0; i < ALL * CHOSEN; i++) {
+        CHECK(t, chosen[i] == (int32_t)golden[3][i]);
+        CHECK_NEAR(t, weights[i], golden[4][i], 1e-13);
+    }
+    for (int i = 0; i < ALL * OF; i++) CHECK_NEAR(t, gradient[i], golden[5][i], 1e-13);
+}
+
+TEST_ONCE(experts_of_deepseeks_router)
+{
+    check_deepseek(t, "tests/golden/router/groups.safetensors",
+                   (zf_route_desc){.groups = 4, .kept = 2, .normalize = true, .scale = 2.5});
+    check_deepseek(t, "tests/golden/router/plain.safetensors", (zf_route_desc){.groups = 1, .kept = 1});
 }

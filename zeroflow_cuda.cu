@@ -132,9 +132,7 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "CPU backend has it",
                              zf_launch_name(l), (int)l->node);
     if ((l->op == ZF_OP_expert_rows && ZF_INT(l, expert_rows, blocks) > 1) ||
-        (l->op == ZF_OP_grouped_linear &&
-         (ZF_INT(l, grouped_linear, sources) > 1 || ZF_INT(l, grouped_linear, sections) > 1 ||
-          ZF_INT(l, grouped_linear, wide))) ||
+        (l->op == ZF_OP_grouped_linear && ZF_INT(l, grouped_linear, sources) > 1) ||
         (l->op == ZF_OP_grouped_outer &&
          (ZF_INT(l, grouped_outer, sources) > 1 || ZF_INT(l, grouped_outer, sections))))
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,

@@ -735,6 +735,19 @@ ZF_BUILDER zf_tensor zf_combine(zf_tensor x, zf_tensor rows, zf_tensor slots, zf
  * `bounds`: of zf_expert_rows. Rows of no expert are 0. */
 ZF_BUILDER zf_tensor zf_grouped_linear(zf_tensor x, zf_tensor w, zf_tensor bounds);
 
+/* {0}: zf_grouped_linear. */
+typedef struct zf_grouped_linear_desc {
+    /* How w, u8, is quantised: the result of zf_quantize of [experts, n, k], frozen, as that of
+     * zf_quantized_linear. bits 0: as zf_param_blocks(w) says, else w is floats */
+    zf_quantize_desc quantized;
+    /* With quantised matrices: each row of x is converted to integers, which is fast for few rows;
+     * else matrices become floats a tile at a time. Both ways the bits of a row do not depend on
+     * other rows */
+    bool alone;
+} zf_grouped_linear_desc;
+ZF_BUILDER zf_tensor zf_grouped_linear_ex(zf_tensor x, zf_tensor w, zf_tensor bounds,
+                                          const zf_grouped_linear_desc *desc);
+
 /* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
  * ever in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads one
  * after the other in the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all

@@ -214,7 +214,8 @@
     X(combine, 3, 4, )                                                                             \
     X(choice_dots, 4, 4, )                                                                         \
     X(grouped_linear, 3, 3, A(grouped_linear, transpose, b) A(grouped_linear, sources, i)          \
-      A(grouped_linear, sections, i) A(grouped_linear, wide, b))                                   \
+      A(grouped_linear, sections, i) A(grouped_linear, wide, b) A(grouped_linear, bits, i)         \
+      A(grouped_linear, block, i) A(grouped_linear, scale, d) A(grouped_linear, alone, b))         \
     X(grouped_outer, 3, 3, A(grouped_outer, sources, i) A(grouped_outer, sections, i))             \
     X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \

@@ -104,6 +104,8 @@
 #define zf_dispatch(x, ...) zf_dispatch(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_combine(x, ...) zf_combine(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_grouped_linear(x, ...) zf_grouped_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_grouped_linear_ex(x, ...) \
+    zf_grouped_linear_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_attention(x, ...) zf_attention(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_residual_layer_norm(x, ...)                                                             \
     zf_residual_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -219,6 +221,7 @@
 #undef zf_dispatch
 #undef zf_combine
 #undef zf_grouped_linear
+#undef zf_grouped_linear_ex
 #undef zf_attention
 #undef zf_residual_layer_norm
 #undef zf_residual_rms_norm

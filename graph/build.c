@@ -945,7 +945,19 @@ ZF_API zf_tensor zf_combine(zf_tensor x, zf_tensor rows, zf_tensor slots, zf_ten
 
 ZF_API zf_tensor zf_grouped_linear(zf_tensor x, zf_tensor w, zf_tensor bounds)
 {
-    return zfi_op(grouped_linear, NULL, x, w, bounds);
+    return zf_grouped_linear_ex(x, w, bounds, NULL);
+}
+
+ZF_API zf_tensor zf_grouped_linear_ex(zf_tensor x, zf_tensor w, zf_tensor bounds,
+                                      const zf_grouped_linear_desc *desc)
+{
+    zf_quantize_desc b = desc ? desc->quantized : (zf_quantize_desc){.bits = 0};
+    if (!b.bits) b = zf_param_blocks(w);
+    if (b.bits) b = zfi_quantize_resolved(&b);
+    return zfi_op(grouped_linear,
+                  zfi_with({.i = 0}, {.i = 0}, {.i = 0}, {.i = 0}, {.i = b.bits}, {.i = b.block},
+                           {.i = b.scale}, {.i = desc && desc->alone}),
+                  x, w, bounds);
 }
 
 ZF_API zf_tensor zf_one_hot(zf_tensor index, int64_t classes, zf_dtype to)

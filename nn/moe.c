@@ -56,17 +56,29 @@ static zf_tensor zfi_moe_weights(zf_tensor weights, const zf_moe_desc *d, const 
     return d->scale > 0 ? zf_scale(weights, d->scale) : weights;
 }
 
+/* What products of experts share. */
+typedef struct zfi_moe_products {
+    const zf_moe_desc *d;
+    zf_tensor bounds;
+    bool alone; /* zf_grouped_linear_desc.alone */
+} zfi_moe_products;
+
 /* The products of all experts with their rows; a matrix of each is a part of one parameter. */
-static zf_tensor zfi_moe_product(zf_tensor x, const char *name, int64_t out, const zf_moe_desc *d,
-                                 zf_tensor bounds)
+static zf_tensor zfi_moe_product(zf_tensor x, const char *name, int64_t out,
+                                 const zfi_moe_products *p)
 {
-    const zf_param_desc weight = {
+    const zf_moe_desc *d = p->d;
+    zf_param_desc weight = {
         .dtype = zf_tensor_dtype(x), .init = ZF_TRUNCATED_NORMAL, .std = zfi_or(d->std, 0.02)};
+    zf_grouped_linear_desc product = {.alone = false};
+    const int64_t block = d->quantized.block ? d->quantized.block : 256;
     zf_tensor w;
+    if (d->quantized.bits && zf_tensor_shape(x).dims[1] % block == 0)
+        weight.quantized = d->quantized, product.alone = p->alone;
     zf_push(x.graph, "%s", name);
     w = zf_param(x.graph, "weight", ZF_SHAPE(d->experts, out, zf_tensor_shape(x).dims[1]), &weight);
     zf_pop(x.graph);
-    return zf_grouped_linear(x, w, bounds);
+    return zf_grouped_linear_ex(x, w, p->bounds, &product);
 }
 
 /* activation(gate) up, or without `gated` activation(up). */
@@ -78,15 +90,15 @@ static zf_tensor zfi_moe_inner(zf_tensor gate, zf_tensor up, const zf_moe_desc *
 }
 
 /* What experts make of their rows. */
-static zf_tensor zfi_moe_experts(zf_tensor rows, const zf_moe_desc *d, const zf_moe_names *n,
-                                 zf_tensor bounds)
+static zf_tensor zfi_moe_experts(zf_tensor rows, const zfi_moe_products *p, const zf_moe_names *n)
 {
+    const zf_moe_desc *d = p->d;
     const int64_t hidden = zf_tensor_shape(rows).dims[1];
     zf_tensor gate = ZF_NONE, up;
     zf_push(rows.graph, "%s", n->experts);
-    if (d->gated) gate = zfi_moe_product(rows, n->gate, d->intermediate, d, bounds);
-    up = zfi_moe_product(rows, n->up, d->intermediate, d, bounds);
-    up = zfi_moe_product(zfi_moe_inner(gate, up, d), n->down, hidden, d, bounds);
+    if (d->gated) gate = zfi_moe_product(rows, n->gate, d->intermediate, p);
+    up = zfi_moe_product(rows, n->up, d->intermediate, p);
+    up = zfi_moe_product(zfi_moe_inner(gate, up, d), n->down, hidden, p);
     zf_pop(rows.graph);
     return up;
 }
@@ -116,8 +128,11 @@ static zf_tensor zfi_moe_bias(zf_tensor logits, const zf_moe_desc *d, const zf_m
     return zf_param(logits.graph, n->bias, ZF_SHAPE(d->experts), &bias);
 }
 
-static zf_tensor zfi_moe(zf_tensor x, const zf_moe_desc *d, const zf_moe_names *n, zf_moe_parts *p)
+/* Of x [tokens, hidden]; alone: each token is one of a text of its own. */
+static zf_tensor zfi_moe(zf_tensor x, const zf_moe_desc *d, const zf_moe_names *n, zf_moe_parts *p,
+                         bool alone)
 {
+    zfi_moe_products products = {.d = d, .alone = alone};
     zf_tensor weights, rows, y;
     const bool drops = d->capacity > 0;
     p->logits = zf_nn_linear(x, n->router, d->experts,
@@ -134,7 +149,8 @@ static zf_tensor zfi_moe(zf_tensor x, const zf_moe_desc *d, const zf_moe_names *
                                                    .scores = &p->scores});
     rows = zfi_moe_rows(weights, d, p);
     weights = zfi_moe_weights(weights, d, p, rows);
-    y = zfi_moe_experts(zf_dispatch(x, rows, p->slots), d, n, p->bounds);
+    products.bounds = p->bounds;
+    y = zfi_moe_experts(zf_dispatch(x, rows, p->slots), &products, n);
     y = zf_combine(y, rows, p->slots, weights);
     return d->residual ? zfi_moe_residual(x, y, d, n) : y;
 }
@@ -167,7 +183,8 @@ ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc)
         return zf_fail(x, "zf_moe: %s is of a capacity, and there is none: nothing is dropped",
                        d.random ? "random" : "least");
     if (!d.intermediate) d.intermediate = 4 * s.dims[s.rank - 1];
-    y = zfi_moe(zf_reshape(x, ZF_SHAPE(-1, s.dims[s.rank - 1])), &d, &names, &parts);
+    y = zfi_moe(zf_reshape(x, ZF_SHAPE(-1, s.dims[s.rank - 1])), &d, &names, &parts,
+                s.rank == 3 && s.dims[1] == 1);
     if (d.parts) *d.parts = parts;
     return zf_reshape(y, s);
 }

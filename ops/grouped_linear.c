@@ -18,6 +18,10 @@
  *     %4 = grouped_linear %1, %2, %3 {sections=4 wide=true} : f32[12,32]
  *          k is cut into four sections, as that of matmul; wide: the sum stays in f32, f64 of f64
  *
+ *     %4 = grouped_linear %1, %2, %3 {bits=8 block=64} : f32[12,32]
+ *          w u8 [4,32, records of a row], as those of quantized_linear.c, which has the products;
+ *          alone: those of a few rows, each of which is integers then
+ *
  *     dx = grouped_linear(dy, w), transposed the other way      dw = grouped_outer(dy, x)
  *
  * Bounds are data, ascending, as expert_rows (experts.c) saves them. Rows of no expert give 0, and
@@ -33,9 +37,40 @@ static int64_t zfi_sources_of(zf_op op, const zf_attribute *attributes)
     return zfi_max(sources, 1);
 }
 
-static zf_status zfi_infer_grouped(zfi_infer *c, int64_t experts, int64_t sources)
+/* The records of the matrices; bits 0: they are floats. */
+static zfi_blocks zfi_grouped_blocks(const zf_attribute *attributes)
 {
-    const zfi_node *x = c->args[0], *y = c->args[1], *bounds = c->args[2];
+    const struct {
+        const zf_attribute *attributes;
+    } of = {attributes};
+    if (!ZF_INT(&of, grouped_linear, bits)) return (zfi_blocks){.bits = 0};
+    return zfi_blocks_by(ZF_INT(&of, grouped_linear, bits), ZF_INT(&of, grouped_linear, block),
+                         ZF_INT(&of, grouped_linear, scale));
+}
+
+/* Checks matrices of records; the last dimension of *w becomes that of numbers. */
+static zf_status zfi_infer_grouped_records(const zfi_infer *c, zf_shape *w)
+{
+    zf_status status =
+        zfi_infer_quantized(c, ZF_INT(c, grouped_linear, bits), ZF_INT(c, grouped_linear, block),
+                            ZF_INT(c, grouped_linear, scale));
+    const zfi_blocks b = status ? (zfi_blocks){.bits = 0} : zfi_grouped_blocks(c->attributes);
+    if (!status) status = zfi_infer_weight_of(c, &b, 3);
+    if (status) return status;
+    if (ZF_INT(c, grouped_linear, sources) > 1 || ZF_INT(c, grouped_linear, sections) > 1 ||
+        ZF_INT(c, grouped_linear, wide))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "a product with matrices of %d bits has the rows of one rank, in one "
+                              "section",
+                              (int)b.bits);
+    w->dims[2] = w->dims[2] / b.record * b.block;
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_grouped(zfi_infer *c, const zfi_node *y, int64_t experts,
+                                   int64_t sources)
+{
+    const zfi_node *x = c->args[0], *bounds = c->args[2];
     if (sources < 0 || (sources && c->args[0]->shape.dims[0] % sources))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld rows are not those of sources = %lld ranks",
                               (long long)c->args[0]->shape.dims[0], (long long)sources);
@@ -53,14 +88,20 @@ static zf_status zfi_infer_grouped(zfi_infer *c, int64_t experts, int64_t source
 
 static zf_status zfi_infer_grouped_linear(zfi_infer *c)
 {
-    const zf_shape *x = &c->args[0]->shape, *w = &c->args[1]->shape;
+    const zf_shape *x = &c->args[0]->shape;
     const int turned = ZF_INT(c, grouped_linear, transpose) ? 1 : 0;
-    zf_status status;
-    if (x->rank != 2 || w->rank != 3 || x->dims[1] != w->dims[2 - turned])
+    const bool records = ZF_INT(c, grouped_linear, bits) != 0;
+    zf_shape w = c->args[1]->shape;
+    zf_status status = records ? zfi_infer_grouped_records(c, &w) : ZF_OK;
+    if (status) return status;
+    if (x->rank != 2 || w.rank != 3 || x->dims[1] != w.dims[2 - turned])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [rows, k] and w %s are needed",
                               turned ? "[experts, k, n]" : "[experts, n, k]");
-    c->shape = ZF_SHAPE(x->dims[0], w->dims[1 + turned]);
-    status = zfi_infer_grouped(c, w->dims[0], ZF_INT(c, grouped_linear, sources));
+    if (ZF_INT(c, grouped_linear, alone) && (turned || !records))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "alone is for matrices of records that are not transposed");
+    c->shape = ZF_SHAPE(x->dims[0], w.dims[1 + turned]);
+    status = zfi_infer_grouped(c, c->args[!records], w.dims[0], ZF_INT(c, grouped_linear, sources));
     return status ? status
                   : zfi_infer_sections(c, x->dims[1], ZF_INT(c, grouped_linear, sections),
                                        ZF_INT(c, grouped_linear, wide) != 0, true);
@@ -81,7 +122,7 @@ static zf_status zfi_infer_grouped_outer(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "sections = %lld must be a multiple of sources = %lld",
                               (long long)sections, (long long)sources);
-    status = zfi_infer_grouped(c, -1, sources);
+    status = zfi_infer_grouped(c, c->args[1], -1, sources);
     if (!status && sections) c->dtype = zfi_wide(c->dtype);
     return status;
 }
@@ -94,8 +135,12 @@ static zf_tensor zfi_grouped_of(zf_tensor x, zf_tensor w, zf_tensor bounds, bool
 static void zfi_grad_grouped_linear(zf_grad *c)
 {
     const bool turned = ZF_INT(c, grouped_linear, transpose) != 0;
-    if (c->need[0]) c->dx[0] = zfi_grouped_of(c->dy, c->x[1], c->x[2], !turned);
-    if (c->need[1])
+    zf_attribute other[ZF_MAX_ATTRIBUTES];
+    memcpy(other, c->attributes, sizeof other);
+    other[ZF_AT_grouped_linear_transpose].i = !turned;
+    other[ZF_AT_grouped_linear_alone].i = false;
+    if (c->need[0]) c->dx[0] = zfi_op(grouped_linear, other, c->dy, c->x[1], c->x[2]);
+    if (c->need[1] && !ZF_INT(c, grouped_linear, bits))
         c->dx[1] = turned ? zfi_op(grouped_outer, NULL, c->x[0], c->dy, c->x[2])
                           : zfi_op(grouped_outer, NULL, c->dy, c->x[0], c->x[2]);
 }
@@ -165,6 +210,20 @@ static zfi_matmul_desc zfi_grouped_product(const zf_launch *l, int64_t expert, i
                              .sections = ZF_INT(l, grouped_linear, sections)};
 }
 
+/* The same with matrices of records, not yet planned. */
+static zfi_quantized zfi_grouped_records(const zf_launch *l, int64_t expert, int64_t first,
+                                         int64_t end)
+{
+    const zfi_blocks b = zfi_grouped_blocks(l->attributes);
+    zfi_quantized q = zfi_quantized_begin(l, &b, end - first,
+                                          ZF_INT(l, grouped_linear, transpose) != 0);
+    q.w += expert * q.n * q.bytes;
+    q.x = zfi_element(q.x, q.out, first * l->args[0].shape.dims[1]);
+    q.y = zfi_element_of(q.y, q.out, first * l->out.shape.dims[1]);
+    q.few = ZF_INT(l, grouped_linear, alone) != 0;
+    return q;
+}
+
 /* The matrix of grouped_outer of rows [first, end). */
 static zfi_matmul_desc zfi_outer_product(const zf_launch *l, void *to, int64_t first, int64_t end)
 {
@@ -198,8 +257,15 @@ static size_t zfi_scratch_grouped_linear(const zf_launch *l)
     size_t bytes = 0;
     if (!zfi_by_tiles(l)) return 0;
     for (int64_t m = 1; m <= most; m++) {
-        const zfi_matmul_desc d = zfi_grouped_product(l, 0, 0, m);
-        const size_t needs = zfi_grouped_bytes(l, &d);
+        size_t needs;
+        if (ZF_INT(l, grouped_linear, bits)) {
+            zfi_quantized q = zfi_grouped_records(l, 0, 0, m);
+            zfi_quantized_plan(&q);
+            needs = q.all;
+        } else {
+            const zfi_matmul_desc d = zfi_grouped_product(l, 0, 0, m);
+            needs = zfi_grouped_bytes(l, &d);
+        }
         if (needs > bytes) bytes = needs;
     }
     return bytes;
@@ -254,7 +320,12 @@ static void zfi_grouped_plain(const zf_launch *l, int64_t first, int64_t last)
         int64_t e = 0;
         double sum = 0;
         while (e < l->args[2].shape.dims[0] && zfi_bound(l, e, 1) <= row) e++;
-        if (e < l->args[2].shape.dims[0] && zfi_bound(l, e, 0) <= row) {
+        if (e == l->args[2].shape.dims[0] || zfi_bound(l, e, 0) > row) {
+            sum = 0;
+        } else if (ZF_INT(l, grouped_linear, bits)) {
+            const zfi_quantized q = zfi_grouped_records(l, e, row, row + 1);
+            sum = zfi_quantized_sum(&q, &l->args[0], row, col);
+        } else {
             const zfi_matmul_desc d = zfi_grouped_product(l, e, row, row + 1);
             sum = zfi_matmul_sections(l, &d, row * k,
                                       e % zfi_experts_here(l) * n * k + col * d.b_col);
@@ -349,10 +420,15 @@ static zf_status zfi_cpu_grouped_linear(const zf_launch *l)
         end = zfi_bound(l, e, 1);
         zfi_grouped_zero(l, before, zfi_bound(l, e, 0));
         for (int64_t r = zfi_bound(l, e, 0), last; r < end; r = last) {
-            zfi_matmul_desc d;
             last = zfi_min(r + ZFI_GROUPED_ROWS, end);
-            d = zfi_grouped_product(l, e, r, last);
-            zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
+            if (ZF_INT(l, grouped_linear, bits)) {
+                zfi_quantized q = zfi_grouped_records(l, e, r, last);
+                zfi_quantized_plan(&q);
+                zfi_quantized_run(&q);
+            } else {
+                const zfi_matmul_desc d = zfi_grouped_product(l, e, r, last);
+                zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
+            }
         }
     }
     zfi_grouped_zero(l, before, l->out.shape.dims[0]);
@@ -384,7 +460,9 @@ static double zfi_flops_grouped_outer(const zf_launch *l)
 ZFI_OPERATOR(grouped_linear, .infer = zfi_infer_grouped_linear, .grad = zfi_grad_grouped_linear,
              .cpu = zfi_cpu_grouped_linear, .scratch = zfi_scratch_grouped_linear,
              .flops = zfi_flops_grouped_linear, .linear = ZFI_LINEAR_FIRST,
-             .cuts = "transpose sections wide: r! k, e! k n, e! b! -> r! n {sections/k} | "
+             .cuts = "bits transpose: r! n!, e! n! m!, e! b! -> r! k! | "
+                     "bits: r! k!, e! n! m!, e! b! -> r! n! | "
+                     "transpose sections wide: r! k, e! k n, e! b! -> r! n {sections/k} | "
                      "!transpose sections wide: r! k, e! n k, e! b! -> r! n {sections/k} | "
                      "transpose: r! k!, e! k! n, e! b! -> r! n | r! k!, e! n k!, e! b! -> r! n",
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

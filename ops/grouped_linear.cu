@@ -1,6 +1,7 @@
 /* grouped_linear and grouped_outer on CUDA (ops/grouped_linear.c). A block computes a tile of the
  * product of one expert, of which it learns the rows from the bounds, in device memory: tiles are
- * dealt as if each expert ended with a part of one. */
+ * dealt as if each expert ended with a part of one. Matrices of records become floats in scratch,
+ * those of experts with rows; sections are products of their own, whose sums are added there. */
 
 #if ZFD_HAS_MMA
 /* By the tensor cores of warps, 64 x 64 of c: a warp has 16 rows and 32 columns. */
@@ -73,9 +74,9 @@ __device__ __forceinline__ int64_t zfd_grouped_expert(const zfd_grouped &g, int 
     return -1;
 }
 
-template <class T, class WAY>
+template <class T, class U, class WAY>
 static __global__ void __launch_bounds__(ZFD_THREADS)
-    zfd_grouped_kernel(const zfd_grouped g, const T *a, const T *b, T *out)
+    zfd_grouped_kernel(const zfd_grouped g, const T *a, const T *b, U *out)
 {
     const int tile = WAY::tile;
     if (!WAY::there) return;
@@ -97,11 +98,11 @@ static __global__ void __launch_bounds__(ZFD_THREADS)
         way.clear();
         zfd_gemm_sum(way, one, a + first * g.a_row, b + first * g.b_row + e * g.b_step, m,
                      task % right * tile, part);
-        T *to = out + (g.outer ? 0 : first * one.c_row) + e * g.c_step;
+        U *to = out + (g.outer ? 0 : first * one.c_row) + e * g.c_step;
         way.each([&](int at_m, int at_n, float sum) {
             const int64_t row = m + at_m, col = task % right * tile + at_n;
             if (row < one.m && col < one.n)
-                to[row * one.c_row + col] = zfd_from_f32<T>(sum);
+                to[row * one.c_row + col] = zfd_from_f32<U>(sum);
         });
     }
 }
@@ -140,31 +141,92 @@ static zfd_grouped zfd_grouped_of(const zf_launch *l)
     return g;
 }
 
-template <class T, class WAY> static void zfd_grouped_launch(const zf_launch *l)
+static zfd_sections zfd_grouped_sections(const zf_launch *l)
 {
-    const zfd_grouped g = zfd_grouped_of(l);
+    return zfd_sections_of(zfd_grouped_of(l).gemm, ZF_INT(l, grouped_linear, sections), 1);
+}
+
+/* What scratch holds: matrices as floats, sums of sections, or nothing. */
+static size_t zfd_cuda_scratch_grouped_linear(const zf_launch *l)
+{
+    const zf_shape *w = &l->args[1].shape;
+    if (!zfd_count(&l->out)) return 0;
+    if (ZF_INT(l, grouped_linear, bits))
+        return (size_t)(w->dims[0] * l->args[0].shape.dims[1] * l->out.shape.dims[1]) *
+               zf_dtype_size(l->out.dtype);
+    return ZF_INT(l, grouped_linear, sections) > 1 ? zfd_grouped_sections(l).sums : 0;
+}
+
+/* The matrices of experts with rows, as floats. */
+template <class T> static const T *zfd_grouped_matrices(const zf_launch *l, const zfd_grouped &g)
+{
+    const int bits = l->op == ZF_OP_grouped_linear ? (int)ZF_INT(l, grouped_linear, bits) : 0;
+    if (!bits) return static_cast<const T *>(l->args[1].data);
+    const zfd_blocks b = zfd_blocks_by(bits, ZF_INT(l, grouped_linear, block),
+                                       ZF_INT(l, grouped_linear, scale));
+    const int64_t records = zfd_count(&l->args[1]) / b.record;
+    ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0, zfd_stream(l),
+               static_cast<T *>(l->scratch), static_cast<const unsigned char *>(l->args[1].data),
+               records, b, 1, false, g.bounds, records / g.experts);
+    return static_cast<const T *>(l->scratch);
+}
+
+/* The product, or that of a section of k, of which a and b are the first elements. */
+template <class T, class U, class WAY>
+static void zfd_grouped_launch(const zf_launch *l, const zfd_grouped &g, const T *a, const T *b,
+                               U *out)
+{
     const size_t shared = 2 * WAY::tile * WAY::pitch * sizeof(typename WAY::held);
     const int64_t down = g.outer ? zfd_div_up(g.gemm.m, WAY::tile) * g.experts
                                  : zfd_div_up(g.rows, WAY::tile) + g.experts;
-    ZFD_LAUNCH(zfd_grouped_check_kernel, 1, ZFD_THREADS, 0, zfd_stream(l), g);
-    ZFD_LAUNCH((zfd_grouped_kernel<T, WAY>), zfd_grid(l, down * zfd_div_up(g.gemm.n, WAY::tile)),
-               ZFD_THREADS, shared, zfd_stream(l), g, static_cast<const T *>(l->args[0].data),
-               static_cast<const T *>(l->args[1].data), static_cast<T *>(l->out.data));
+    ZFD_LAUNCH((zfd_grouped_kernel<T, U, WAY>),
+               zfd_grid(l, down * zfd_div_up(g.gemm.n, WAY::tile)), ZFD_THREADS, shared,
+               zfd_stream(l), g, a, b, out);
 }
 
-template <class T> static void zfd_grouped_on(const zf_launch *l)
+template <class T, class U>
+static void zfd_grouped_by(const zf_launch *l, const zfd_grouped &g, const T *a, const T *b, U *out)
 {
-    auto launch = zfd_grouped_launch<T, zfd_gemm_by_threads<T>>;
+    auto launch = zfd_grouped_launch<T, U, zfd_gemm_by_threads<T>>;
     const zfd_cores cores = zfd_device_of(l)->cores;
     (void)cores;
 #if ZFD_HAS_MMA
-    if (cores == ZFD_MMA) launch = zfd_grouped_launch<T, zfd_gemm_by_cores<T>>;
+    if (cores == ZFD_MMA) launch = zfd_grouped_launch<T, U, zfd_gemm_by_cores<T>>;
 #endif
 #if ZFD_HAS_PLAIN
-    if (cores == ZFD_MFMA) launch = zfd_grouped_launch<T, zfd_gemm_by<zfd_mfma, T>>;
-    if (cores == ZFD_WMMA) launch = zfd_grouped_launch<T, zfd_gemm_by<zfd_wmma, T>>;
+    if (cores == ZFD_MFMA) launch = zfd_grouped_launch<T, U, zfd_gemm_by<zfd_mfma, T>>;
+    if (cores == ZFD_WMMA) launch = zfd_grouped_launch<T, U, zfd_gemm_by<zfd_wmma, T>>;
 #endif
-    launch(l);
+    launch(l, g, a, b, out);
+}
+
+/* Rows of no expert are 0 in `out` and in scratch before anything is put there. */
+template <class T, class U> static zf_status zfd_grouped_on(const zf_launch *l, U *out)
+{
+    zfd_grouped g = zfd_grouped_of(l);
+    const T *a = static_cast<const T *>(l->args[0].data), *b;
+    const int64_t count = zfd_count(&l->out);
+    zf_status status;
+    ZFD_LAUNCH(zfd_grouped_check_kernel, 1, ZFD_THREADS, 0, zfd_stream(l), g);
+    b = zfd_grouped_matrices<T>(l, g);
+    if (g.outer || ZF_INT(l, grouped_linear, sections) <= 1 || !g.gemm.k) {
+        zfd_grouped_by<T, U>(l, g, a, b, out);
+        return zfd_launched(l);
+    }
+    const zfd_sections s = zfd_grouped_sections(l);
+    const int64_t step = g.gemm.turn_b ? 1 : g.gemm.b_row;
+    g.gemm = s.gemm;
+    status = zfd_move_bytes(l, l->scratch, NULL, (int64_t)s.sums);
+    if (!status)
+        status = zfd_sections_add(l, &s, l->scratch, [&](int64_t i, float *sum) {
+            zfd_grouped_by<T, float>(l, g, a + i * s.length, b + i * s.length * step, sum);
+            return zfd_launched(l);
+        });
+    if (status) return status;
+    ZFD_LAUNCH(zfd_finish_sums<U>, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)), ZFD_THREADS, 0,
+               zfd_stream(l), out, static_cast<const U *>(NULL), static_cast<float *>(l->scratch),
+               count);
+    return zfd_launched(l);
 }
 
 static zf_status zfd_cuda_grouped(const zf_launch *l)
@@ -173,9 +235,13 @@ static zf_status zfd_cuda_grouped(const zf_launch *l)
     if (!zfd_count(&l->out)) return ZF_OK;
     status = zfd_move_bytes(l, l->out.data, NULL, (int64_t)zfd_bytes(&l->out));
     if (status) return status;
-    ZFD_FLOATS(l, l->out.dtype, T, zfd_grouped_on<T>(l);)
-    return zfd_launched(l);
+    ZFD_FLOATS(l, l->args[0].dtype, T, {
+        if (l->out.dtype == ZF_F32)
+            status = zfd_grouped_on<T, float>(l, static_cast<float *>(l->out.data));
+        else status = zfd_grouped_on<T, T>(l, static_cast<T *>(l->out.data));
+    })
+    return status;
 }
 
-ZFD_KERNEL(grouped_linear, zfd_cuda_grouped, NULL)
+ZFD_KERNEL(grouped_linear, zfd_cuda_grouped, zfd_cuda_scratch_grouped_linear)
 ZFD_KERNEL(grouped_outer, zfd_cuda_grouped, NULL)

@@ -107,7 +107,7 @@ static zf_status zfi_infer_head(zfi_infer *c, int32_t bias)
     if (!zfi_is_float(x->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "x must be float: f32, bf16, f16 or f64");
     if (b.bits) status = zfi_infer_quantized(c, b.bits, b.block, b.scale);
-    if (b.bits && !status) status = zfi_infer_weight_of(c, &b);
+    if (b.bits && !status) status = zfi_infer_weight_of(c, &b, 2);
     if (status) return status;
     width = w->shape.rank == 2 ? w->shape.dims[1] : -1;
     if (b.bits) width = width / b.record * b.block;

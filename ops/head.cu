@@ -604,7 +604,8 @@ template <class T> static void zfd_head_dequantize(const zf_launch *l, const zfd
     const int64_t records = l->args[1].shape.dims[0] * (h->width / h->blocks.block);
     ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0, zfd_stream(l),
                static_cast<T *>(const_cast<void *>(h->w)),
-               static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false);
+               static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false,
+               static_cast<const int *>(NULL), 0);
 }
 
 /* f16: multiplies gradients by the largest weight, by which dz was divided. */

@@ -579,21 +579,15 @@ static zf_status zfd_section_run(const zf_launch *l, const zfd_sections *s, int6
     return ZF_OK;
 }
 
-/* The sum of all sections, in f32, at the beginning of scratch. */
-static zf_status zfd_sections_run(const zf_launch *l, const zfd_sections *s, const void *a,
-                                  const void *b, void *scratch)
+/* The sum of all sections, in f32, at the beginning of scratch; put(i, sum) makes that of one. */
+template <class F>
+static zf_status zfd_sections_add(const zf_launch *l, const zfd_sections *s, void *scratch, F put)
 {
-    const size_t size = zf_dtype_size((zf_dtype)s->gemm.from);
-    const size_t a_step = size * (size_t)(s->gemm.turn_a ? s->gemm.a_row : 1),
-                 b_step = size * (size_t)(s->gemm.turn_b ? 1 : s->gemm.b_row);
     const unsigned grid = zfd_grid(l, zfd_div_up(s->each, ZFD_THREADS));
     float *sum = static_cast<float *>(scratch);
     int open = 0;
     for (int64_t i = 0; i < s->count; i++, sum += s->each) {
-        const zf_status status =
-            zfd_section_run(l, s, i, static_cast<const char *>(a), a_step,
-                            static_cast<const char *>(b), b_step, sum,
-                            static_cast<char *>(scratch) + s->sums);
+        const zf_status status = put(i, sum);
         if (status) return status;
         open++;
         for (int64_t k = i; open > 1 && (k & 1 || i == s->count - 1); k >>= 1, open--) {
@@ -603,6 +597,19 @@ static zf_status zfd_sections_run(const zf_launch *l, const zfd_sections *s, con
         }
     }
     return zfd_launched(l);
+}
+
+static zf_status zfd_sections_run(const zf_launch *l, const zfd_sections *s, const void *a,
+                                  const void *b, void *scratch)
+{
+    const size_t size = zf_dtype_size((zf_dtype)s->gemm.from);
+    const size_t a_step = size * (size_t)(s->gemm.turn_a ? s->gemm.a_row : 1),
+                 b_step = size * (size_t)(s->gemm.turn_b ? 1 : s->gemm.b_row);
+    return zfd_sections_add(l, s, scratch, [&](int64_t i, float *sum) {
+        return zfd_section_run(l, s, i, static_cast<const char *>(a), a_step,
+                               static_cast<const char *>(b), b_step, sum,
+                               static_cast<char *>(scratch) + s->sums);
+    });
 }
 
 static size_t zfd_sections_scratch(const zf_launch *l, const zfd_sections *s)

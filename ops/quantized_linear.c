@@ -30,8 +30,8 @@ enum {
     ZFI_QUANTIZED_DEEP = 256
 };
 
-/* Checks that operand 1 is a weight [n, k] in such records. */
-static zf_status zfi_infer_weight_of(const zfi_infer *c, const zfi_blocks *b)
+/* Checks that operand 1 is a weight [n, k], or with `rank` 3 [experts, n, k], in such records. */
+static zf_status zfi_infer_weight_of(const zfi_infer *c, const zfi_blocks *b, int32_t rank)
 {
     const zfi_node *w = c->args[1];
     if (w->op == ZF_OP_param &&
@@ -40,11 +40,11 @@ static zf_status zfi_infer_weight_of(const zfi_infer *c, const zfi_blocks *b)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "the weight is a parameter that is not quantised like this "
                               "(zf_param_desc.quantized)");
-    if (w->dtype != ZF_U8 || w->shape.rank != 2 || w->shape.dims[1] % b->record)
+    if (w->dtype != ZF_U8 || w->shape.rank != rank || w->shape.dims[rank - 1] % b->record)
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "operand 1 must be u8 [n, bytes], whole records of %lld bytes: the "
+                              "operand 1 must be u8 [%sn, bytes], whole records of %lld bytes: the "
                               "result of quantize",
-                              (long long)b->record);
+                              rank > 2 ? "experts, " : "", (long long)b->record);
     return ZF_OK;
 }
 
@@ -59,7 +59,7 @@ static zf_status zfi_infer_quantized_linear(zfi_infer *c)
     b = zfi_blocks_of(c->attributes);
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
-    if ((status = zfi_infer_weight_of(c, &b))) return status;
+    if ((status = zfi_infer_weight_of(c, &b, 2))) return status;
     k = w->dims[1] / b.record * b.block;
     if (x->rank < 1 || zfi_last(x) != (transposed ? w->dims[0] : k))
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
@@ -90,11 +90,15 @@ static void zfi_grad_quantized_linear(zf_grad *c)
     if (c->count > 2 && c->need[2]) c->dx[2] = zfi_sum_like(c->dy, c->x[2]);
 }
 
-/* A launch taken apart: m rows of x, and a weight of n rows of k numbers. */
+/* A product of m rows of x with a weight of n rows of k numbers. */
 typedef struct zfi_quantized {
-    const zf_launch *l;
     zfi_blocks b;
     zfi_isa isa;
+    zfi_pool *pool;
+    const void *x, *bias; /* bias [n]; NULL: none */
+    const uint8_t *w;
+    void *y, *scratch;
+    zf_dtype out; /* of x, the bias and y */
     int64_t m, n, k, bytes; /* bytes: of a row of the weight */
     bool transposed, aside; /* aside: sums are made in f32 in scratch */
     zf_dtype dtype;      /* of a dequantised tile and of x with it: f32 or bf16 */
@@ -108,7 +112,7 @@ typedef struct zfi_quantized {
 
 static const uint8_t *zfi_quantized_at(const zfi_quantized *q, int64_t n, int64_t k)
 {
-    return (const uint8_t *)q->l->args[1].data + n * q->bytes + k / q->b.block * q->b.record;
+    return q->w + n * q->bytes + k / q->b.block * q->b.record;
 }
 
 /* Element [n,k] of the weight, by definition. */
@@ -136,64 +140,96 @@ static zfi_matmul_desc zfi_quantized_product(const zfi_quantized *q, int64_t row
 
 static size_t zfi_round_bytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/* Plans a product of which all is known but how it is computed. */
+static void zfi_quantized_plan(zfi_quantized *q)
+{
+    zfi_matmul_desc d, rest;
+    int64_t left;
+    q->aside = q->transposed || q->out != ZF_F32;
+    q->dtype = q->out == ZF_BF16 ? ZF_BF16 : ZF_F32;
+    q->rows = q->transposed ? ZFI_QUANTIZED_DEEP
+              : !q->few && q->k * ZFI_QUANTIZED_MORE * (int64_t)zf_dtype_size(q->dtype) <=
+                               ZFI_QUANTIZED_TILE
+                  ? ZFI_QUANTIZED_MORE
+                  : ZFI_QUANTIZED_ROWS;
+    q->span = q->transposed ? q->b.block : q->rows;
+    if (q->few) {
+        q->x_bytes = zfi_round_bytes(zfi_dot_bytes(&q->b, q->out, q->k));
+        q->all = (size_t)q->m * q->x_bytes;
+        return;
+    }
+    if (q->out == ZF_F16)
+        q->wide = zfi_round_bytes((size_t)(q->m * (q->transposed ? q->n : q->k)) * sizeof(float));
+    q->tile = zfi_round_bytes((size_t)(q->rows * (q->transposed ? q->b.block : q->k)) *
+                              zf_dtype_size(q->dtype));
+    left = q->n % q->rows;
+    d = zfi_quantized_product(q, q->rows, q->transposed ? q->b.block : q->k);
+    rest = zfi_quantized_product(q, left, q->transposed ? q->b.block : q->k);
+    d.accumulate = rest.accumulate = q->transposed;
+    q->product = zfi_matmul_tiled_scratch(q->isa, 1, &d);
+    if (left && zfi_matmul_tiled_scratch(q->isa, 1, &rest) > q->product)
+        q->product = zfi_matmul_tiled_scratch(q->isa, 1, &rest);
+    q->product = zfi_round_bytes(q->product);
+    if (q->aside)
+        q->product += zfi_round_bytes((size_t)(q->m * q->span) * sizeof(float));
+    q->all = q->wide + (size_t)zfi_pool_threads(q->pool) * (q->tile + q->product);
+}
+
+/* What all products of a launch have: x of so many rows, and the first weight. */
+static zfi_quantized zfi_quantized_begin(const zf_launch *l, const zfi_blocks *b, int64_t m,
+                                         bool transposed)
+{
+    const zf_shape *w = &l->args[1].shape;
+    zfi_quantized q = {.b = *b,
+                       .isa = zfi_cpu_of(l)->isa,
+                       .pool = zfi_cpu_of(l)->pool,
+                       .x = l->args[0].data,
+                       .w = l->args[1].data,
+                       .y = l->out.data,
+                       .scratch = l->scratch,
+                       .out = l->out.dtype,
+                       .m = m,
+                       .n = w->dims[w->rank - 2],
+                       .bytes = w->dims[w->rank - 1],
+                       .transposed = transposed};
+    q.k = q.bytes / b->record * b->block;
+    return q;
+}
+
 static zfi_quantized zfi_quantized_of(const zf_launch *l)
 {
-    zfi_quantized q = {.l = l,
-                       .b = zfi_blocks_of(l->attributes),
-                       .isa = zfi_cpu_of(l)->isa,
-                       .n = l->args[1].shape.dims[0],
-                       .bytes = l->args[1].shape.dims[1],
-                       .transposed = ZF_INT(l, quantized_linear, transposed) != 0,
-                       .aside = ZF_INT(l, quantized_linear, transposed) || l->out.dtype != ZF_F32,
-                       .dtype = l->out.dtype == ZF_BF16 ? ZF_BF16 : ZF_F32};
     const zf_shape *x = &l->args[0].shape;
-    zfi_matmul_desc d, rest;
-    int64_t last = zfi_last(x), left;
-    q.k = q.bytes / q.b.record * q.b.block;
-    q.m = last ? zfi_count(&l->args[0]) / last : 0;
+    const zfi_blocks b = zfi_blocks_of(l->attributes);
+    const int64_t last = zfi_last(x);
+    zfi_quantized q = zfi_quantized_begin(l, &b, last ? zfi_count(&l->args[0]) / last : 0,
+                                          ZF_INT(l, quantized_linear, transposed) != 0);
+    q.bias = l->arg_count > 2 ? l->args[2].data : NULL;
     q.few = !q.transposed && (x->rank > 2 ? x->dims[x->rank - 2] == 1 : q.m <= ZFI_QUANTIZED_FEW);
-    q.rows = q.transposed ? ZFI_QUANTIZED_DEEP
-             : !q.few && q.k * ZFI_QUANTIZED_MORE * (int64_t)zf_dtype_size(q.dtype) <=
-                              ZFI_QUANTIZED_TILE
-                 ? ZFI_QUANTIZED_MORE
-                 : ZFI_QUANTIZED_ROWS;
-    q.span = q.transposed ? q.b.block : q.rows;
-    if (q.few) {
-        q.x_bytes = zfi_round_bytes(zfi_dot_bytes(&q.b, l->out.dtype, q.k));
-        q.all = (size_t)q.m * q.x_bytes;
-        return q;
-    }
-    if (l->out.dtype == ZF_F16) q.wide = zfi_round_bytes((size_t)zfi_count(&l->args[0]) * 4);
-    q.tile = zfi_round_bytes((size_t)(q.rows * (q.transposed ? q.b.block : q.k)) *
-                             zf_dtype_size(q.dtype));
-    left = q.n % q.rows;
-    d = zfi_quantized_product(&q, q.rows, q.transposed ? q.b.block : q.k);
-    rest = zfi_quantized_product(&q, left, q.transposed ? q.b.block : q.k);
-    d.accumulate = rest.accumulate = q.transposed;
-    q.product = zfi_matmul_tiled_scratch(q.isa, 1, &d);
-    if (left && zfi_matmul_tiled_scratch(q.isa, 1, &rest) > q.product)
-        q.product = zfi_matmul_tiled_scratch(q.isa, 1, &rest);
-    q.product = zfi_round_bytes(q.product);
-    if (q.aside)
-        q.product += zfi_round_bytes((size_t)(q.m * q.span) * sizeof(float));
-    q.all = q.wide + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * (q.tile + q.product);
+    zfi_quantized_plan(&q);
     return q;
 }
 
 /* ------------------------------------------------------------------------------ kernels */
 
+/* Element [row, col] of the product, by definition. */
+static double zfi_quantized_sum(const zfi_quantized *q, const zf_array *x, int64_t row, int64_t col)
+{
+    const int64_t inner = q->transposed ? q->n : q->k;
+    double sum = 0;
+    for (int64_t p = 0; p < inner; p++)
+        sum += zfi_get(x, row * inner + p) *
+               (q->transposed ? zfi_quantized_get(q, p, col) : zfi_quantized_get(q, col, p));
+    return sum;
+}
+
 /* Elements first..last-1 of the result. */
 static void zfi_quantized_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zfi_quantized q = zfi_quantized_of(l);
-    const int64_t columns = q.transposed ? q.k : q.n, inner = q.transposed ? q.n : q.k;
+    const int64_t columns = q.transposed ? q.k : q.n;
     for (int64_t i = first; i < last; i++) {
-        const int64_t row = i / columns, col = i % columns;
-        double sum = 0;
-        for (int64_t p = 0; p < inner; p++)
-            sum += zfi_get(&l->args[0], row * inner + p) *
-                   (q.transposed ? zfi_quantized_get(&q, p, col) : zfi_quantized_get(&q, col, p));
-        if (l->arg_count > 2) sum += zfi_get(&l->args[2], col);
+        double sum = zfi_quantized_sum(&q, &l->args[0], i / columns, i % columns);
+        if (l->arg_count > 2) sum += zfi_get(&l->args[2], i % columns);
         zfi_set(&l->out, i, sum);
     }
 }
@@ -202,20 +238,18 @@ static void zfi_quantized_reference(const zf_launch *l, int64_t first, int64_t l
 static void zfi_quantized_finish(const zfi_quantized *q, float *sums, int64_t at, int64_t first,
                                  int64_t n)
 {
-    const zf_array *out = &q->l->out;
     float bias[ZFI_SPAN];
-    if (q->l->arg_count > 2) {
-        zfi_widen(q->isa, bias, out->dtype,
-                  zfi_element(q->l->args[2].data, out->dtype, first), n);
+    if (q->bias) {
+        zfi_widen(q->isa, bias, q->out, zfi_element(q->bias, q->out, first), n);
         zfi_add_run(q->isa, sums, bias, n);
     }
-    zfi_narrow(q->isa, zfi_element_of(out->data, out->dtype, at), out->dtype, sums, n);
+    zfi_narrow(q->isa, zfi_element_of(q->y, q->out, at), q->out, sums, n);
 }
 
 /* Where the integers of row m of x are. */
 static void *zfi_quantized_x(const zfi_quantized *q, int64_t m)
 {
-    return (char *)q->l->scratch + (size_t)m * q->x_bytes;
+    return (char *)q->scratch + (size_t)m * q->x_bytes;
 }
 
 /* Some columns of a few rows of y. */
@@ -226,7 +260,7 @@ static void zfi_quantized_row_task(void *context, int64_t index, int worker)
     float sums[ZFI_QUANTIZED_ROWS];
     (void)worker;
     for (int64_t m = 0; m < q->m; m++) {
-        const zfi_dot_x x = zfi_dot_x_in(&q->b, q->l->out.dtype, q->k, zfi_quantized_x(q, m));
+        const zfi_dot_x x = zfi_dot_x_in(&q->b, q->out, q->k, zfi_quantized_x(q, m));
         zfi_dot_rows(q->isa, &q->b, &x, zfi_quantized_at(q, n0, 0), q->bytes,
                      q->k / q->b.block, n, sums);
         zfi_quantized_finish(q, sums, m * q->n + n0, n0, n);
@@ -248,9 +282,8 @@ static void zfi_quantized_tile(const zfi_quantized *q, void *tile, int64_t n0, i
 static void zfi_quantized_task(void *context, int64_t index, int worker)
 {
     const zfi_quantized *q = context;
-    const zf_array *out = &q->l->out;
-    char *scratch = (char *)q->l->scratch + q->wide + (size_t)worker * (q->tile + q->product);
-    const void *x = q->wide ? q->l->scratch : q->l->args[0].data;
+    char *scratch = (char *)q->scratch + q->wide + (size_t)worker * (q->tile + q->product);
+    const void *x = q->wide ? q->scratch : q->x;
     const int64_t columns = q->transposed ? q->k : q->n, first = index * q->span,
                   span = zfi_min(q->span, columns - first);
     const size_t sums_bytes = q->aside ? zfi_round_bytes((size_t)(q->m * q->span) * sizeof(float)) : 0;
@@ -264,15 +297,14 @@ static void zfi_quantized_task(void *context, int64_t index, int worker)
                            q->transposed ? span : q->k);
         d.a = q->transposed ? zfi_element(x, q->dtype, n0) : x;
         d.b = scratch;
-        d.c = q->aside ? (void *)sums : zfi_element_of(out->data, out->dtype, first);
+        d.c = q->aside ? (void *)sums : zfi_element_of(q->y, q->out, first);
         d.accumulate = q->transposed && n0 > 0;
         zfi_matmul_tiled(q->isa, NULL, &d, room);
     }
     for (int64_t m = 0; m < q->m; m++) {
         const int64_t at = m * columns + first;
-        if (q->aside || q->l->arg_count > 2)
-            zfi_quantized_finish(q, q->aside ? sums + m * span : (float *)out->data + at, at, first,
-                                 span);
+        if (q->aside || q->bias)
+            zfi_quantized_finish(q, q->aside ? sums + m * span : (float *)q->y + at, at, first, span);
     }
 }
 
@@ -281,26 +313,29 @@ static size_t zfi_scratch_quantized_linear(const zf_launch *l)
     return zfi_by_tiles(l) && zfi_count(&l->out) ? zfi_quantized_of(l).all : 0;
 }
 
+/* Computes a planned product. */
+static void zfi_quantized_run(zfi_quantized *q)
+{
+    const int64_t inner = q->transposed ? q->n : q->k;
+    if (q->few) {
+        for (int64_t m = 0; m < q->m; m++)
+            zfi_dot_x_of(q->isa, &q->b, q->out, zfi_element(q->x, q->out, m * q->k), q->k,
+                         zfi_quantized_x(q, m));
+        zfi_pool_run(q->pool, zfi_div_up(q->n, q->span), zfi_quantized_row_task, q);
+        return;
+    }
+    if (q->wide) zfi_widen(q->isa, q->scratch, q->out, q->x, q->m * inner);
+    zfi_pool_run(q->pool, zfi_div_up(q->transposed ? q->k : q->n, q->span), zfi_quantized_task, q);
+}
+
 static zf_status zfi_cpu_quantized_linear(const zf_launch *l)
 {
-    zfi_pool *pool = zfi_cpu_of(l)->pool;
-    const zf_array *x = &l->args[0];
     zfi_quantized q;
     if (!zfi_count(&l->out)) return ZF_OK;
     q = zfi_quantized_of(l);
-    if (!zfi_by_tiles(l) || !q.n || !q.k) {
+    if (!zfi_by_tiles(l) || !q.n || !q.k)
         zfi_split(l, zfi_count(&l->out), 1, zfi_quantized_reference);
-        return ZF_OK;
-    }
-    if (q.few) {
-        for (int64_t m = 0; m < q.m; m++)
-            zfi_dot_x_of(q.isa, &q.b, x->dtype, zfi_element(x->data, x->dtype, m * q.k), q.k,
-                         zfi_quantized_x(&q, m));
-        zfi_pool_run(pool, zfi_div_up(q.n, q.span), zfi_quantized_row_task, &q);
-        return ZF_OK;
-    }
-    if (q.wide) zfi_widen(q.isa, l->scratch, x->dtype, x->data, zfi_count(x));
-    zfi_pool_run(pool, zfi_div_up(q.transposed ? q.k : q.n, q.span), zfi_quantized_task, &q);
+    else zfi_quantized_run(&q);
     return ZF_OK;
 }
 

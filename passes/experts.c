@@ -123,6 +123,11 @@ static bool zfi_share_find(zfi_sharing *c)
         const zfi_node *node = &g->nodes[g->order[i]];
         if (!zfi_attribute_of(g, node, "sources") || !zfi_cut_of(g, node, &cuts)) continue;
         any = true;
+        if (node->op == ZF_OP_grouped_linear && ZF_INT(node, grouped_linear, bits))
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_experts: grouped_linear %%%d has matrices of %d bits, and ranks share "
+                     "floats",
+                     (int)g->order[i], (int)ZF_INT(node, grouped_linear, bits));
         for (int32_t k = 0; k < node->arg_count && !g->error.status; k++)
             if (zfi_is_matrices(g, node, &cuts, k))
                 zfi_share_matrices(c, g->order[i], node->args[k]);

@@ -38,29 +38,42 @@ static float wide_value(const char *name, int64_t i)
 
 enum { WIDE_HIDDEN = 64, WIDE_KEYS = 32, WIDE_INSIDE = 128 };
 
-/* Writes a folder with a Llama whose rows have whole blocks. */
-static bool make_wide(const char *folder)
+#define WIDE_SPARSE "model.layers.0.block_sparse_moe."
+
+/* Writes a folder with a Llama, or a Mixtral of two experts, whose rows have whole blocks. */
+static bool make_wide(const char *folder, bool of_experts)
 {
-    static const char config[] =
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 37,\n"
-        " \"hidden_size\": 64, \"intermediate_size\": 128, \"num_hidden_layers\": 1,\n"
+    static const char llama[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\",\n",
+        mixtral[] = "{\"architectures\": [\"MixtralForCausalLM\"], \"model_type\": \"mixtral\",\n"
+                    " \"num_local_experts\": 2, \"num_experts_per_tok\": 2,\n",
+        config[] =
+        " \"vocab_size\": 37, \"hidden_size\": 64, \"intermediate_size\": 128, \"num_hidden_layers\": 1,\n"
         " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64,\n"
         " \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\", \"tie_word_embeddings\": false}\n";
     static const struct {
         const char *name;
         int64_t rows, columns; /* columns 0: a vector, of a norm */
-    } tensors[] = {{"model.embed_tokens.weight", VOCAB, WIDE_HIDDEN},
-                   {"model.layers.0.input_layernorm.weight", WIDE_HIDDEN, 0},
-                   {"model.layers.0.self_attn.q_proj.weight", WIDE_HIDDEN, WIDE_HIDDEN},
-                   {"model.layers.0.self_attn.k_proj.weight", WIDE_KEYS, WIDE_HIDDEN},
-                   {"model.layers.0.self_attn.v_proj.weight", WIDE_KEYS, WIDE_HIDDEN},
-                   {"model.layers.0.self_attn.o_proj.weight", WIDE_HIDDEN, WIDE_HIDDEN},
-                   {"model.layers.0.post_attention_layernorm.weight", WIDE_HIDDEN, 0},
-                   {"model.layers.0.mlp.gate_proj.weight", WIDE_INSIDE, WIDE_HIDDEN},
-                   {"model.layers.0.mlp.up_proj.weight", WIDE_INSIDE, WIDE_HIDDEN},
-                   {"model.layers.0.mlp.down_proj.weight", WIDE_HIDDEN, WIDE_INSIDE},
-                   {"model.norm.weight", WIDE_HIDDEN, 0},
-                   {"lm_head.weight", VOCAB, WIDE_HIDDEN}};
+        int only;              /* 1: of a Llama; 2: of a Mixtral */
+    } tensors[] = {{"model.embed_tokens.weight", VOCAB, WIDE_HIDDEN, 0},
+                   {"model.layers.0.input_layernorm.weight", WIDE_HIDDEN, 0, 0},
+                   {"model.layers.0.self_attn.q_proj.weight", WIDE_HIDDEN, WIDE_HIDDEN, 0},
+                   {"model.layers.0.self_attn.k_proj.weight", WIDE_KEYS, WIDE_HIDDEN, 0},
+                   {"model.layers.0.self_attn.v_proj.weight", WIDE_KEYS, WIDE_HIDDEN, 0},
+                   {"model.layers.0.self_attn.o_proj.weight", WIDE_HIDDEN, WIDE_HIDDEN, 0},
+                   {"model.layers.0.post_attention_layernorm.weight", WIDE_HIDDEN, 0, 0},
+                   {"model.layers.0.mlp.gate_proj.weight", WIDE_INSIDE, WIDE_HIDDEN, 1},
+                   {"model.layers.0.mlp.up_proj.weight", WIDE_INSIDE, WIDE_HIDDEN, 1},
+                   {"model.layers.0.mlp.down_proj.weight", WIDE_HIDDEN, WIDE_INSIDE, 1},
+                   {WIDE_SPARSE "gate.weight", 2, WIDE_HIDDEN, 2},
+                   {WIDE_SPARSE "experts.0.w1.weight", WIDE_INSIDE, WIDE_HIDDEN, 2},
+                   {WIDE_SPARSE "experts.0.w3.weight", WIDE_INSIDE, WIDE_HIDDEN, 2},
+                   {WIDE_SPARSE "experts.0.w2.weight", WIDE_HIDDEN, WIDE_INSIDE, 2},
+                   {WIDE_SPARSE "experts.1.w1.weight", WIDE_INSIDE, WIDE_HIDDEN, 2},
+                   {WIDE_SPARSE "experts.1.w3.weight", WIDE_INSIDE, WIDE_HIDDEN, 2},
+                   {WIDE_SPARSE "experts.1.w2.weight", WIDE_HIDDEN, WIDE_INSIDE, 2},
+                   {"model.norm.weight", WIDE_HIDDEN, 0, 0},
+                   {"lm_head.weight", VOCAB, WIDE_HIDDEN, 0}};
     enum { TENSORS = sizeof tensors / sizeof *tensors };
     static float x[WIDE_HIDDEN * WIDE_INSIDE];
     char path[400];
@@ -71,20 +84,21 @@ static bool make_wide(const char *folder)
     mkdir(folder, 0777);
     snprintf(path, sizeof path, "%s/config.json", folder);
     if (!(file = fopen(path, "wb"))) return false;
-    good = fputs(config, file) >= 0;
+    good = fputs(of_experts ? mixtral : llama, file) >= 0 && fputs(config, file) >= 0;
     good = !fclose(file) && good;
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     w = zf_safetensors_writer_new(path, NULL, &error);
     for (int k = 0; k < TENSORS && w; k++)
-        zf_safetensors_declare(w, tensors[k].name, ZF_F32,
+        if (tensors[k].only != 2 - of_experts) zf_safetensors_declare(w, tensors[k].name, ZF_F32,
                                tensors[k].columns ? ZF_SHAPE(tensors[k].rows, tensors[k].columns)
                                                   : ZF_SHAPE(tensors[k].rows));
-    for (int32_t k = 0; k < TENSORS && w && good; k++) {
+    for (int32_t k = 0, at = 0; k < TENSORS && w && good; k++) {
         const bool norm = !tensors[k].columns;
         const int64_t count = tensors[k].rows * (norm ? 1 : tensors[k].columns);
+        if (tensors[k].only == 2 - of_experts) continue;
         for (int64_t i = 0; i < count; i++)
             x[i] = (norm ? 1.0f : 0.0f) + wide_value(tensors[k].name, i);
-        good = !zf_safetensors_write(w, k, x, (size_t)count * sizeof *x);
+        good = !zf_safetensors_write(w, at++, x, (size_t)count * sizeof *x);
     }
     good = w && good && !zf_safetensors_finish(w, &error);
     zf_safetensors_writer_free(w);
@@ -114,7 +128,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
     snprintf(base, sizeof base, MODELS "%s", of->model);
     if (of->weights) snprintf(base, sizeof base, "%s", test_path("adapter-wide"));
     snprintf(path, sizeof path, GOLDEN "%s", of->name ? of->name : "");
-    good = (!of->weights || make_wide(base)) &&
+    good = (!of->weights || make_wide(base, false)) &&
            session_config(&llm_sample, base, NULL, &config, &error) &&
            zf_config_set_weights(llm_sample.config(), &config, of->weights, &error) &&
            causal_batch_file_load(f, of->masked ? MODELS "batch-masked.safetensors"
@@ -587,9 +601,18 @@ TEST_ONCE(adapter_over_few_bits_is_saved_resumed_and_merged)
 {
     char model[300];
     snprintf(model, sizeof model, "%s", test_path("adapter-wide"));
-    CHECK(t, make_wide(model));
+    CHECK(t, make_wide(model, false));
     check_saved(t, model, ADAPT, 1);
     if (!t->failed) check_saved(t, model, ADAPT, 2);
+}
+
+TEST_ONCE(adapter_over_experts_of_few_bits)
+{
+    char model[300];
+    snprintf(model, sizeof model, "%s", test_path("adapter-wide-experts"));
+    CHECK(t, make_wide(model, true));
+    check_saved(t, model, "--lora r=3,alpha=5,targets=q_proj,w1,w2,w3 ", 1);
+    if (!t->failed) check_saved(t, model, "--lora r=3,alpha=5,targets=w2 ", 2);
 }
 
 /* No row of the model is a block. */

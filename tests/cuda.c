@@ -279,7 +279,7 @@ static int roundings(const op_case *c)
  * (ops/linear.cu); a dequantised weight; and dz of a head. */
 static int inner_roundings(const op_case *c)
 {
-    if (strstr(c->text, "quantized_linear ")) return 1;
+    if (strstr(c->text, "linear ") && strstr(c->text, "bits=")) return 1;
     if (strstr(c->text, "head_logp_grad ") || strstr(c->text, "head_part_grad ")) return 1;
     if ((strstr(c->text, "head_logp ") || strstr(c->text, "head_part ")) &&
         strstr(c->text, "bits="))

@@ -44,6 +44,11 @@ static const op_case more[] = {
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
      "grouped_linear %1, %2, %5 {transpose=true sections=4 wide=true} : g[T,K]",
      EXACT, 0, 0, NEEDS_N},
+    {"grouped_linear", "f[T,128] f[N,K,128] x[R,2]",
+     "quantize %2 {bits=8 block=64} : u8[N,K,136]\n"
+     "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
+     "grouped_linear %1, %4, %6 {bits=8 block=64} : f[T,K]",
+     EXACT, 0, 0, NEEDS_N},
     {"attention", "f[4,R,W] f[4,1,1,R]", "attention %1, %2 {heads=1 scale=0.5} : f[4,R,N]", EXACT,
      0, 0, 0},
     {"attention", "f[4,R,W] i[4,R]",

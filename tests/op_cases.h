@@ -848,6 +848,21 @@ static const op_case cases[] = {
      "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 : i32[N,2]\n"
      "grouped_linear %1, %2, %5 {transpose=true} : f[W,K]",
      TERMS, 1, 'M', NEEDS_N},
+    {"grouped_linear", "f[T,128] f[N,3,128] x[R,2]",
+     "quantize %2 {bits=8 block=64 scale=bf16} : u8[N,3,132]\n"
+     "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
+     "grouped_linear %1, %4, %6 {bits=8 block=64 scale=bf16} : f[T,3]",
+     NORM, 300, 0, NO_GRADIENT | NEEDS_N},
+    {"grouped_linear", "f[T,128] f[N,3,128] x[R,2]",
+     "quantize %2 {bits=4 block=64} : u8[N,3,72]\n"
+     "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
+     "grouped_linear %1, %4, %6 {bits=4 block=64 alone=true} : f[T,3]",
+     NORM, 600, 0, NO_GRADIENT | NEEDS_N},
+    {"grouped_linear", "f[W,3] f[N,3,128] x[R,2]",
+     "quantize %2 {bits=8 block=128} : u8[N,3,132]\n"
+     "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %5 : i32[N,2]\n"
+     "grouped_linear %1, %4, %6 {transpose=true bits=8 block=128} : f[W,128]",
+     TERMS, 24, 0, NO_GRADIENT | NEEDS_N},
     {"grouped_outer", "f[T,M] f[T,K] x[R,2]",
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
      "grouped_outer %1, %2, %5 : f[N,M,K]",

@@ -95,6 +95,15 @@ static const struct {
     {IN(1, "f32[8,4]") IN(2, "f32[2,3,5]") IN(3, "i32[2,2]")
      "%4 = grouped_linear %1, %2, %3 : f32[8,3]\n",
      "x [rows, k] and w [experts, n, k] are needed"},
+    {IN(1, "f32[8,64]") IN(2, "u8[2,3,67]") IN(3, "i32[2,2]")
+     "%4 = grouped_linear %1, %2, %3 {bits=8 block=64} : f32[8,3]\n",
+     "operand 1 must be u8 [experts, n, bytes], whole records of 68 bytes: the result of quantize"},
+    {IN(1, "f32[8,64]") IN(2, "u8[2,3,68]") IN(3, "i32[4,2]")
+     "%4 = grouped_linear %1, %2, %3 {bits=8 block=64 sources=2} : f32[8,3]\n",
+     "a product with matrices of 8 bits has the rows of one rank, in one section"},
+    {IN(1, "f32[8,64]") IN(2, "f32[2,3,64]") IN(3, "i32[2,2]")
+     "%4 = grouped_linear %1, %2, %3 {alone=true} : f32[8,3]\n",
+     "alone is for matrices of records that are not transposed"},
     {IN(1, "f32[8,4]") IN(2, "f32[2,5,3]") IN(3, "i32[2,2]")
      "%4 = grouped_linear %1, %2, %3 {transpose=true} : f32[8,3]\n",
      "x [rows, k] and w [experts, k, n] are needed"},

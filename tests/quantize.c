@@ -460,6 +460,74 @@ TEST_ONCE(quantized_linear_has_gradients)
     }
 }
 
+/* The products of rows 0..9 and 12..40 of x with matrices of three experts, of which the second has
+ * no rows, and the gradient of x: by records, or by what these are as floats. */
+static bool run_experts(test *t, const zf_quantize_desc *d, zf_dtype dtype, bool few, bool alone,
+                        const int32_t bounds[6], float *out)
+{
+    enum { ROWS = 41, IN = 192, OUT = 150 };
+    const zf_param_desc normal = {.dtype = dtype, .init = ZF_NORMAL, .std = 1};
+    zf_graph *g = s.graph = zf_graph_new(NULL);
+    zf_tensor x, w, q, of, y, c, lost;
+    zf_status status;
+    x = zf_param(g, "x", ZF_SHAPE(ROWS, IN), &normal);
+    w = zf_param(g, "w", ZF_SHAPE(3, OUT, IN),
+                 &(zf_param_desc){.init = ZF_NORMAL, .std = 0.3, .frozen = true});
+    c = zf_param(g, "c", ZF_SHAPE(ROWS, OUT),
+                 &(zf_param_desc){.dtype = dtype, .init = ZF_NORMAL, .std = 1, .frozen = true});
+    q = zf_quantize(w, d);
+    of = zf_input(g, "bounds", ZF_I32, ZF_SHAPE(3, 2));
+    y = few ? zf_grouped_linear_ex(
+                      x, q, of, &(zf_grouped_linear_desc){.quantized = *d, .alone = alone})
+                : zf_grouped_linear(x, zf_dequantize(q, dtype, d), of);
+    lost = zf_cast(zf_sum(zf_mul(y, c)), ZF_F32);
+    (void)zf_output(zf_cast(y, ZF_F32), "y");
+    zf_autograd(g, lost);
+    (void)zf_output(zf_cast(zf_gradient(g, x), ZF_F32), "dx");
+    s.cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, NULL);
+    s.program = zf_compile(g, &(zf_compile_desc){.backend = s.cpu, .seed = 3});
+    status = zf_graph_status(g);
+    if (!status) status = zf_write(s.program, of, bounds, 6 * sizeof *bounds);
+    if (!status) status = zf_step(s.program);
+    if (!status) status = zf_read(s.program, zf_graph_find(g, "y"), out, ROWS * OUT * sizeof *out);
+    if (!status)
+        status = zf_read(s.program, zf_graph_find(g, "dx"), out + ROWS * OUT, ROWS * IN * sizeof *out);
+    if (status)
+        test_unwind(t, __FILE__, __LINE__, "run", status,
+                    s.program ? zf_program_error(s.program) : zf_graph_error(g));
+    session_free(&s);
+    return !status;
+}
+
+/* Matrices of records have the products of the floats that they are; a row has the same bits whatever
+ * rows its expert has besides. */
+TEST_ONCE(quantized_experts_are_those_of_floats)
+{
+    enum { ROWS = 41, IN = 192, OUT = 150, ALL = ROWS * (OUT + IN) };
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+    static const int32_t bounds[6] = {0, 10, 10, 10, 12, 41}, few[6] = {3, 4, 10, 10, 12, 14};
+    const zf_quantize_desc descs[] = {{.bits = 8, .block = 64},
+                                     {.bits = 4, .block = 192, .scale = ZF_BF16}};
+    static float made[ALL], plain[ALL], some[ALL];
+    test_defer(t, session_free, &s);
+    for (int n = 0; n < 12; n++) {
+        const zf_dtype dtype = dtypes[n % 3];
+        const zf_quantize_desc *d = &descs[n / 3 % 2];
+        const double unit = dtype == ZF_F32 ? 1e-6 : dtype == ZF_BF16 ? 0x1p-8 : 0x1p-10;
+        double most = 0;
+        if (!run_experts(t, d, dtype, true, n / 6, bounds, made) ||
+            !run_experts(t, d, dtype, false, false, bounds, plain) ||
+            !run_experts(t, d, dtype, true, n / 6, few, some))
+            return;
+        for (int i = 0; i < ALL; i++) most = fmax(most, fabs((double)plain[i]));
+        CHECK(t, most > 0.5);
+        for (int i = 0; i < ALL; i++) CHECK_NEAR(t, made[i], plain[i], 2 * unit * most);
+        for (int i = 10 * OUT; i < 12 * OUT; i++) CHECK(t, made[i] == 0);
+        CHECK(t, !memcmp(made + 3 * OUT, some + 3 * OUT, OUT * sizeof *made));
+        CHECK(t, !memcmp(made + 12 * OUT, some + 12 * OUT, 2 * OUT * sizeof *made));
+    }
+}
+
 /* The rows of a product of x with a weight, the same in each call, where x has the rows of the same
  * numbers from row `first` on: [rows], or so many matrices of `each` rows. */
 static bool few_rows(test *t, const zf_quantize_desc *d, zf_dtype dtype, int64_t first, int64_t rows,

@@ -13,11 +13,11 @@ static zf_tensor zfl_shared_expert(zf_tensor x, const zf_causal_config *c)
     const zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std), .no_bias = true};
     zf_tensor gate, up, by;
     zf_push(x.graph, "shared_expert");
-    gate = zf_nn_linear(x, "gate_proj", c->shared_width, &linear);
-    up = zf_nn_linear(x, "up_proj", c->shared_width, &linear);
+    gate = zf_causal_linear(x, "gate_proj", c->shared_width, &linear, c->bits);
+    up = zf_causal_linear(x, "up_proj", c->shared_width, &linear, c->bits);
     if (c->activation == ZF_ACTIVATION_SILU) gate = zf_swiglu(gate, up);
     else gate = zf_mul(zf_nn_activation(gate, (zf_activation)c->activation), up);
-    up = zf_nn_linear(gate, "down_proj", c->hidden, &linear);
+    up = zf_causal_linear(gate, "down_proj", c->hidden, &linear, c->bits);
     zf_pop(x.graph);
     by = zf_sigmoid(zf_nn_linear(x, "shared_expert_gate", 1, &linear));
     return zf_mul(by, up);
@@ -39,13 +39,10 @@ static zf_tensor zfl_experts(zf_tensor x, const zf_causal_config *c, zfl_routers
                            .balance = c->of.balance_bias > 0,
                            .residual = c->residual_experts != 0,
                            .std = ZF_GIVEN(c->std),
+                           .quantized = {.bits = (int32_t)c->bits, .block = 64, .scale = ZF_BF16},
                            .names = &zfl_causal_of(c)->expert_names,
                            .parts = &parts};
     zf_tensor y;
-    if (c->bits)
-        return zf_fail(x,
-                       "weights of int8 and int4 are not for models with experts, whose products "
-                       "need floats");
     y = zf_moe(x, &d);
     if (routers->layer) routers->layer[routers->count++] = parts;
     return c->shared_width ? zf_add(y, zfl_shared_expert(x, c)) : y;

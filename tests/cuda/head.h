@@ -142,6 +142,16 @@
   "quantized_linear %1, %4, %3 {bits=8 block=64} : f[R,N]",
   NORM, 300, 0, NO_GRADIENT},
  {37, 24, 0}},
+{{"grouped_linear", "f[T,H] f[N,K,H] x[R,2]",
+  "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
+  "grouped_linear %1, %2, %5 {sections=4} : f[T,K]",
+  TERMS, 3, 'H', NEEDS_N},
+ {40, 5, 70}},
+{{"grouped_linear", "f[T,H] f[N,H,K] x[R,2]",
+  "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
+  "grouped_linear %1, %2, %5 {transpose=true sections=2 wide=true} : g[T,K]",
+  TERMS, 3, 'H', NEEDS_N},
+ {21, 6, 66}},
 {{"matmul", "f[R,N] f[M,N]", "matmul %1, %2 {transpose_b=true} : f[R,M]", TERMS, 1, 'N', 0},
  {40, 33, 70}},
 {{"matmul", "f[2,3,N,R] f[2,1,N,M]", "matmul %1, %2 {transpose_a=true} : f[2,3,R,M]", TERMS, 1, 'N',

@@ -168,8 +168,8 @@ const char *session_floats(zf_graph *g, char *text, size_t bytes)
         const char *name = zf_tensor_name(param), *end = strrchr(name, '.'), *begin = end;
         const size_t used = strlen(all);
         some = some || zf_param_blocks(param).bits;
-        if (zf_param_adapter(param) || zf_param_blocks(param).bits || shape.rank != 2 ||
-            shape.dims[1] % 64 == 0 || !end)
+        if (zf_param_adapter(param) || zf_param_blocks(param).bits || shape.rank < 2 ||
+            shape.dims[shape.rank - 1] % 64 == 0 || !end)
             continue;
         while (begin > name && begin[-1] != '.') begin--;
         snprintf(layer, sizeof layer, " %.*s,", (int)(end - begin), begin);

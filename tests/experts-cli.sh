@@ -107,6 +107,36 @@ adapts() {
         --load "$work/other" && cmp "$work/adapter/adapter_model.safetensors" "$work/other/adapter_model.safetensors"
 }
 check 'an adapter' adapts
+
+# in8 DIR OPTIONS...: the same of a wider model, whose rows are sent in 8 bits.
+sed 's/"hidden_size": 48/"hidden_size": 64/' $data/moe.json > "$work/wide.json"
+check 'a wider folder' ends 0 experts --expert 4 --model "$work/wide.json" --save "$work/wide"
+run "$llm" export --load "$work/wide" "$work/wide.hf"
+in8() {
+    to=$1
+    shift
+    ends 0 experts --batch 8 --precision f32 --sections expert=4 --model "$work/wide.json" --init "$work/wide.hf" --expert-dispatch int8 \
+        --lora r=2,targets=v_proj,w1,w2,w3 --save "$to" "$@"
+}
+alike_in8() {
+    in8 "$work/in8" --expert 4 --zero 3 && in8 "$work/in8-2" --expert 2 && in8 "$work/in8-1" &&
+        cmp "$work/in8/adapter_model.safetensors" "$work/in8-2/adapter_model.safetensors" &&
+        cmp "$work/in8/adapter_model.safetensors" "$work/in8-1/adapter_model.safetensors"
+}
+check 'rows in 8 bits and an adapter' alike_in8
+refuses 'rows in 8 bits that are no blocks' 'rows of 48 numbers are no blocks of 64 to 256: dispatch int8 is for a multiple of 64' \
+    experts --expert 4 --expert-dispatch int8
+refuses 'experts of few bits that ranks share' 'has matrices of 8 bits, and ranks share floats' experts --ranks 2 --expert 2 \
+    --model "$work/wide.json" --init "$work/wide.hf" --weights int8 --lora r=2,targets=q_proj
+for bits in int8 int4; do
+    check "a text by experts of $bits" ends 0 "$llm" generate --load "$work/wide" --weights $bits --temperature 0 --tokens 4 'the owl'
+    check "a loss by experts of $bits" ends 0 "$llm" selftest --load "$work/wide" --weights $bits --text $data/stories.txt --tokens 4
+done
+check 'shares of experts of stages' ends 0 experts --ranks 2 --pipe 2 --micro-batches 2 --report "$work/piped.json"
+check 'which are those of one stage' ends 0 experts --ranks 1 --micro-batches 2 --report "$work/whole.json"
+shares() { sed -n '/"experts": \[/,/^  \]/p' "$1"; }
+check 'of each layer' test "$(shares "$work/piped.json")" = "$(shares "$work/whole.json")"
+check 'of which there are two' test "$(shares "$work/piped.json" | grep -c '"layer"')" = 2
 refuses 'experts that an adapter keeps' ', which has matrices of experts: an adapter can have products of these, as targets' \
     experts --init "$work/folder" --lora r=2,targets=q_proj,keep=experts.w1 --save "$work/kept"
 

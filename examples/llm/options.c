@@ -38,9 +38,7 @@ void llm_configure(void *config, const settings *o)
 {
     zf_causal_config *c = config;
     if (o->own != &given) return;
-    c->of = given;
-    /* Outputs of layers on other ranks along pipe cannot be read on the first one. */
-    c->of.watched = o->training.stages.ranks < 2;
+    c->of = given, c->of.watched = true;
     if (given.balance_bias > 0) c->router_bias = 1;
     if (given.residual) c->residual_experts = 1;
 }
@@ -84,17 +82,27 @@ static bool matches(const char *pattern, size_t length, const char *name)
     }
 }
 
-/* The text of --param-groups, PATTERN|PATTERN:OPTION,OPTION;..., freezes the router of layer 0. */
+/* The pattern's first `length` characters are those of the router of some layer. */
+static bool names_router(const char *pattern, size_t length)
+{
+    static const char *const scopes[] = {"block_sparse_moe", "mlp"};
+    char name[80];
+    for (int i = 0; i < 2 * ZF_CAUSAL_LAYERS; i++) {
+        snprintf(name, sizeof name, "model.layers.%d.%s.gate.weight", i / 2, scopes[i % 2]);
+        if (matches(pattern, length, name)) return true;
+    }
+    return false;
+}
+
+/* The text of --param-groups, PATTERN|PATTERN:OPTION,OPTION;..., freezes the router of some layer. */
 static bool freezes_routers(const char *groups)
 {
-    static const char *const routers[] = {"model.layers.0.block_sparse_moe.gate.weight",
-                                          "model.layers.0.mlp.gate.weight"};
     for (const char *at = groups, *end; at && *at; at = end + (*end == ';')) {
         const char *colon, *frozen;
         end = at + strcspn(at, ";"), colon = at + strcspn(at, ":;"), frozen = strstr(colon, "frozen");
         for (const char *one = at; frozen && frozen < end && one < colon;) {
             const size_t length = strcspn(one, "|:");
-            if (matches(one, length, routers[0]) || matches(one, length, routers[1])) return true;
+            if (names_router(one, length)) return true;
             one += length + 1;
         }
     }
@@ -106,7 +114,8 @@ const char *llm_wrong(const settings *o)
     const bool own = o->own == &given, adapts = own && settings_adapts(o);
     if (own && (given.aux_loss > 0 || given.z_loss > 0) &&
         freezes_routers(o->training.param_groups))
-        return "--aux-loss and --z-loss train routers, and --param-groups freezes them: leave one out";
+        return "--aux-loss and --z-loss train routers, and --param-groups freezes one or more: leave "
+               "one out";
     if (adapts && (given.aux_loss > 0 || given.z_loss > 0) && !adapts_routers(&o->training.lora))
         return "--aux-loss and --z-loss train routers: their module, gate, must be a target of "
                "--lora, or be kept";

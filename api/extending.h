@@ -289,7 +289,8 @@
     X(output, 1, 3, A(output, reduction, e(derived|sum|mean|none)))                                \
     X(gradient, 2, 3, )                                                                            \
     X(set, 2, 2, A(set, parts, e(one|mean|sum)))                                                   \
-    X(copy, 1, 2, A(copy, to, e(device|host|disk)))                                                \
+    X(copy, 1, 2, A(copy, to, e(device|host|disk)) A(copy, experts, i) A(copy, each, i)            \
+      A(copy, world, i))                                                                           \
     X(release, 1, 1, )                                                                             \
     X(wait, 1, 1, )                                                                                \
     X(loss_scale, 5, 5, A(loss_scale, factor, f) A(loss_scale, window, i)                          \
@@ -499,6 +500,9 @@ typedef struct zf_launch {
     int32_t disk_value; /* of such a copy: the value there, from 1 on; 0: that at the address */
     /* A copy from the disk of a sum over micro-batches, which the first micro-batch leaves out */
     bool sums;
+    /* Of a copy of the experts with rows, which the CPU makes: adds the bytes that it copies; else
+     * NULL */
+    int64_t *fetched;
     zf_space space; /* where its operands lie; of a copy, where its result does */
     const zf_run *run;
     void *backend; /* zf_backend.self */

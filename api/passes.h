@@ -699,6 +699,9 @@ typedef struct zf_zero_desc {
     /* Maximum number of bytes of a bucket. A bucket ends where a scope ends. 0: the size of the
      * largest numbered scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
+    /* Each weight of experts (zf_grouped_linear) has a bucket of its own, so that zf_offload can
+     * bring the experts with rows alone. zf_passes sets it where parameters are offloaded */
+    bool experts_apart;
     /* Parameters that this store holds keep the buckets they have there; NULL: none */
     const zf_store *store;
 } zf_zero_desc;
@@ -744,7 +747,9 @@ typedef struct zf_offload_desc {
      * gradients go there, and updated parameters come back */
     zf_space optimizer;
     /* Parameters: a bucket is copied to the device for each run of its uses, and released after it.
-     * At stage 3 each rank copies its shard. Not possible at stages 1 and 2 with several ranks */
+     * At stage 3 each rank copies its shard. Of weights of experts with a bucket of their own
+     * (zf_zero_desc.experts_apart) those with rows in the micro-batch are copied; plans have the
+     * bytes of all. Not possible at stages 1 and 2 with several ranks */
     zf_space parameters;
     /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches their
      * sums lie there: of each bucket the shard or the whole, by the stage. One rank adds them

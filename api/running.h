@@ -364,7 +364,8 @@ typedef struct zf_moved {
 typedef struct zf_traffic {
     zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast, send;
     /* Copies of zf_offload and the bytes of their values: device to host memory, host memory to
-     * device, disk to host memory, host memory to disk */
+     * device, disk to host memory, host memory to disk. Of experts those with rows are copied,
+     * which a plan does not know: it has the bytes of all */
     zf_moved download, upload, read, write;
 } zf_traffic;
 

@@ -56,7 +56,7 @@ static void *zfd_cuda_allocate_host(void *self, size_t bytes, zf_error *error)
 #if defined(__linux__)
     (void)madvise(memory, pages, MADV_HUGEPAGE);
 #endif
-    code = cudaHostRegister(memory, pages, cudaHostRegisterPortable);
+    code = cudaHostRegister(memory, pages, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (code == cudaSuccess) return memory;
     (void)cudaGetLastError();
     zfd_cuda_fail(error, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND,

@@ -191,6 +191,9 @@ typedef struct zfi_record {
     /* The saved value that is the sum over rows of saved value `of`, or of the result (`of` -1);
      * -1: there is none. NULL: -1 */
     int32_t (*row_sums)(const zfi_node *, int64_t of);
+    /* The operand [experts, ...] of which it reads only the experts that have rows by the next
+     * operand, bounds i32 [parts experts, 2]; 0: none */
+    int32_t by_expert;
     bool grad_reads_x; /* an activation: its gradient is made of x, not of the result alone */
     /* The operand of which the result is a view, from byte *at on, which is 0 before the call (-1:
      * the rank decides where); -1: the result has its own bytes. NULL: -1 */
@@ -549,6 +552,18 @@ static const zfi_node *zfi_home_of(const zf_graph *g, const zfi_node *node)
 {
     while (node->op == ZF_OP_copy || node->op == ZF_OP_piece) node = &g->nodes[node->args[0]];
     return node;
+}
+
+/* The node is a copy of the experts with rows alone, whose bounds are operand 1 (ops/copy.c). */
+static bool zfi_fetches_experts(const zfi_node *node)
+{
+    return node->op == ZF_OP_copy && ZF_INT(node, copy, experts);
+}
+
+/* The node is a copy into operand 1. */
+static bool zfi_copies_into(const zfi_node *node)
+{
+    return node->op == ZF_OP_copy && node->arg_count > 1 && !zfi_fetches_experts(node);
 }
 
 /* The accumulator that the node is, or of which it is a copy; 0: neither. */

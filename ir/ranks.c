@@ -1020,7 +1020,7 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
     for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
         const int32_t x = node->args[k], copy = zfi_copy_at(g, x);
         if (!(zfi_written_args(g, node) >> k & 1) || (!copy && zfi_writes_into(g, id, k))) continue;
-        if (copy && g->nodes[copy].arg_count > 1)
+        if (copy && zfi_copies_into(&g->nodes[copy]))
             zfi_verify_fail(g, id, "it writes %%%d, which is %%%d, and not that", (int)copy,
                             (int)g->nodes[copy].args[1]);
         if (copy) {
@@ -1032,7 +1032,7 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
             zfi_mend(r, x);
         }
     }
-    if (node->op != ZF_OP_copy || node->arg_count < 2) return;
+    if (!zfi_copies_into(node)) return;
     sum = zfi_accumulator_of(g, node->args[1]) != 0;
     from = node->args[0];
     /* onto a copy in this space, or one that has been copied there */
@@ -1075,7 +1075,7 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
         int32_t arg = node->args[k];
         if (zfi_accumulator_of(g, arg) && node->op != ZF_OP_wait &&
             !(k == 1 && (zfi_is_sum(node) || node->op == ZF_OP_collect)) &&
-            !(node->op == ZF_OP_copy && (k == 1) == (node->arg_count > 1)))
+            !(node->op == ZF_OP_copy && (k == 1) == zfi_copies_into(node)))
             zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
                             (int)arg);
         else if (node->below && r->at[zfi_bytes_of(g, arg)].changed)

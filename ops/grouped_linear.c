@@ -459,7 +459,7 @@ static double zfi_flops_grouped_outer(const zf_launch *l)
 
 ZFI_OPERATOR(grouped_linear, .infer = zfi_infer_grouped_linear, .grad = zfi_grad_grouped_linear,
              .cpu = zfi_cpu_grouped_linear, .scratch = zfi_scratch_grouped_linear,
-             .flops = zfi_flops_grouped_linear, .linear = ZFI_LINEAR_FIRST,
+             .flops = zfi_flops_grouped_linear, .linear = ZFI_LINEAR_FIRST, .by_expert = 1,
              .cuts = "bits transpose: r! n!, e! n! m!, e! b! -> r! k! | "
                      "bits: r! k!, e! n! m!, e! b! -> r! n! | "
                      "transpose sections wide: r! k, e! k n, e! b! -> r! n {sections/k} | "

@@ -1,53 +1,18 @@
 /* zf_experts: ranks share the experts of a small language model, and steps have the bits of ranks
  * with all experts whose sums have as many sections; what is sent is what formulas say; and what
  * cannot be shared says why. */
+#include "expert_model.h"
 #include "team_passes.h"
 
 #include <math.h>
 
 enum {
-    TOKENS = 16,
-    WORDS = 11,
-    WIDTH = 16,
-    EXPERTS = 8,
     ROWS = 40, /* of the second layer: with its capacity */
     STEPS = 2,
     MICRO = 2,
-    TEXT = 6000,
     WIDE = 64, /* of rows that are sent in 8 bits */
     MOST = EXPERTS * 32 * WIDE
 };
-
-/* A layer of 8 experts, of which each token has 2: nodes from `a` to `o`. `$`: a float dtype, `@`:
- * that of its sums, `#`: the width of rows. */
-#define LAYER(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, in, rows, capacity, name)               \
-    "%" a " = param \"" name ".gate\" {init=normal b=0.5} : $[8,#]\n"                             \
-    "%" b " = linear %" in ", %" a " : $[16,8]\n"                                                  \
-    "%" c " = route %" b " {k=2 normalize=true} : @[16,2]\n%" d " = saved %" c " : i32[16,2]\n"    \
-    "%" e " = expert_rows %" d " {experts=8 rows=" rows capacity "} : i32[" rows "]\n"             \
-    "%" f " = saved %" e " : i32[8,2]\n%" g " = saved %" e " {index=1} : i32[16,2]\n"              \
-    "%" h " = dispatch %" in ", %" e ", %" g " : $[" rows ",#]\n"                                 \
-    "%" i " = param \"" name ".up\" {init=normal b=0.3} : $[8,32,#]\n"                            \
-    "%" j " = grouped_linear %" h ", %" i ", %" f " : $[" rows ",32]\n"                            \
-    "%" k " = gelu %" j " : $[" rows ",32]\n"                                                      \
-    "%" l " = param \"" name ".down\" {init=normal b=0.3} : $[8,#,32]\n"                          \
-    "%" m " = grouped_linear %" k ", %" l ", %" f " : $[" rows ",#]\n"                            \
-    "%" n " = combine %" m ", %" e ", %" g ", %" c " : $[16,#]\n"                                 \
-    "%" o " = add %" n ", %" in " : $[16,#]\n"
-
-/* The second layer has a capacity. */
-static const char model[] =
-    "%1 = param \"e\" {init=normal b=0.5} : $[11,#]\n%2 = input \"tokens\" : i32[2,8]\n"
-    "%3 = gather_rows %1, %2 : $[2,8,#]\n%4 = reshape %3 {shape=[16,#]} : $[16,#]\n" LAYER(
-        "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19", "4",
-        "32", "", "h.0")
-        LAYER("20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33",
-              "34", "19", "40", " capacity=5",
-              "h.1") "%35 = input \"labels\" : i32[2,8]\n%36 = reshape %35 {shape=[16]} : i32[16]\n"
-                     "%37 = input \"weight\" : @[]\n"
-                     "%38 = head_loss %34, %1, %36, %37 {ignore=-100} : @[]\noutput %38 \"loss\" "
-                     "role=loss\n"
-                     "%39 = input \"lr\" : @[]\n";
 
 static const char *const params[] = {"e",        "h.0.gate", "h.0.up",  "h.0.down",
                                      "h.1.gate", "h.1.up",   "h.1.down"};
@@ -65,20 +30,6 @@ typedef struct finished {
     int64_t counts[PARAMS];
     char values[PARAMS][MOST * 8];
 } finished;
-
-static int width = WIDTH; /* of the model's rows: # */
-
-static void write_model(char text[TEXT], const char *dtype)
-{
-    const char *const wide = strcmp(dtype, "bf16") ? dtype : "f32";
-    size_t at = 0;
-    for (const char *c = model; *c && at + 5 < TEXT; c++)
-        if (*c == '$' || *c == '@')
-            at += (size_t)snprintf(text + at, TEXT - at, "%s", *c == '$' ? dtype : wide);
-        else if (*c == '#') at += (size_t)snprintf(text + at, TEXT - at, "%d", width);
-        else text[at++] = *c;
-    text[at] = '\0';
-}
 
 static zf_status write_number(zf_graph *g, zf_program *p, const char *name, double x)
 {
@@ -241,6 +192,25 @@ TEST_ONCE(experts_of_ranks_leave_sums_in_host_memory)
     if (!run(t, whole, "f32", WHOLE, NULL)) return;
     for (int k = 0; k < 2 && !t->failed; k++)
         if (run(t, shared, "f32", lines[k], NULL)) check_bits(t, 2);
+}
+
+/* Each rank chooses other experts, and fetches those that have rows on it, or on any rank that
+ * gathers them. */
+TEST_ONCE(experts_of_ranks_are_fetched)
+{
+    static const int other[4] = {-1, 5, 5, 2};
+    static const char *const lines[] = {
+        "parts=1 sections=4; zero stage=3 world=4", "parts=2 sections=4; zero stage=3 world=4",
+        "parts=4 sections=4; zero stage=0 world=4"};
+    if (!run(t, whole, "f32", WHOLE, other)) return;
+    for (int k = 0; k < 3 && !t->failed; k++) {
+        char line[300];
+        snprintf(line, sizeof line,
+                 TRAINS "experts %s micro_batches=2 experts_apart; offload parameters=host "
+                        "optimizer=host; prefetch bytes=30000",
+                 lines[k]);
+        if (run(t, shared, "f32", line, other)) check_bits(t, 1 << k);
+    }
 }
 
 /* Against ranks with all experts and no sections, in f64. */

@@ -43,5 +43,6 @@ static void visit_one(void) { visits++; }
 #include "inside/rows.c"
 #include "inside/tasks.c"
 #include "inside/visits.c"
+#include "inside/fetched.c"
 #include "inside/slow.c"
 #include "inside/zigzag.c"

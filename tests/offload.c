@@ -3,10 +3,9 @@
  * what is allocated; the verifier finds copies that are missing, wrong or not waited for. */
 #include "../tools/pass.h"
 #include "disk.h"
+#include "mistake.h"
 #include "numbers.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -843,18 +842,6 @@ TEST_ONCE(offload_copies_no_views_for_updates)
     free(out);
 }
 
-/* The one file in a folder, open for reading and writing; -1 where there are others. */
-static int only_file(const char *folder, char path[800])
-{
-    DIR *directory = opendir(folder);
-    struct dirent *entry;
-    int count = 0;
-    while (directory && (entry = readdir(directory)))
-        if (entry->d_name[0] != '.') count++, snprintf(path, 800, "%s/%s", folder, entry->d_name);
-    if (directory) closedir(directory);
-    return count == 1 ? open(path, O_RDWR) : -1;
-}
-
 /* Bytes of host memory that were asked for: by a backend's allocations. */
 static size_t asked;
 static zf_backend *counted;
@@ -1155,23 +1142,6 @@ TEST(offload_text_is_good)
     zf_graph_free(g);
     CHECK(t, strstr(text, "%43 = bucket %5 {at=[0] size=1024} : f32[1024] host @0+4096\n"));
     CHECK(t, strstr(text, "\npeak 8512 %46\npeak host 12352 %49\n"));
-}
-
-/* The text with `to` in place of `from` is refused with this error; NULL: it is good. */
-static void check_mistake(test *t, const char *good, const char *from, const char *to,
-                          const char *error_text)
-{
-    const char *const at = strstr(good, from);
-    zf_error error = {ZF_OK, ""};
-    char text[4000];
-    zf_graph *g;
-    CHECK(t, at);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, to, at + strlen(from));
-    g = zf_graph_parse(text, strlen(text), NULL, &error);
-    zf_graph_free(g);
-    if (!error_text) CHECK_TEXT(t, error.text, "");
-    else if (g || !strstr(error.text, error_text))
-        test_fail(t, __FILE__, __LINE__, error_text, g ? "no error" : error.text);
 }
 
 /* A parameter that is brought for each of two runs of uses; with a queue. */

@@ -3,7 +3,8 @@
  *
  *     found      values of the forward pass on the device, of more than keep_bytes, that a node of
  *                the backward pass reads: with zf_recompute, those kept of each layer. Values
- *                that the program or the update section reads stay
+ *                that the program or the update section reads stay, and so do bounds of the rows
+ *                of experts, by which these are fetched (experts.c)
  *     forward    a value is copied to the host after its last use there; from there to the disk
  *                when the next one leaves, so that the device need not wait for the first copy
  *     backward   it is copied back before its first use, and released after its last one; views of
@@ -71,7 +72,8 @@ static void zfi_find_activations(zfi_offloading *o)
         int64_t at;
         for (int32_t k = 0; k < node->arg_count && zfi_reads_operands(node); k++) {
             const int32_t x = zfi_bytes_of(g, node->args[k]);
-            if (node->op == ZF_OP_output || node->update) last[x] = INT32_MAX; /* it stays */
+            if (node->op == ZF_OP_output || node->update || zfi_is_bounds(g, o->order[i], k))
+                last[x] = INT32_MAX; /* it stays */
             else if (zfi_viewed(g, node, &at) == k) continue;
             else if (i <= o->turn) early[x] = i;
             else if (last[x] < i) last[x] = i;

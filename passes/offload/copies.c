@@ -17,6 +17,12 @@ typedef struct zfi_fetched {
     int32_t last;       /* the position of its last reader */
 } zfi_fetched;
 
+/* Bounds of rows of experts, as those of all ranks that gather shards: on the device, and a copy in
+ * host memory; 0: it is not there. */
+typedef struct zfi_gathered_bounds {
+    int32_t here, host;
+} zfi_gathered_bounds;
+
 typedef struct zfi_offloading {
     zf_graph *graph;
     zf_offload_desc d;
@@ -37,6 +43,7 @@ typedef struct zfi_offloading {
     int32_t *shown_as;    /* by node, for such a view: the same view of the copy on the device; 0 */
     int32_t *shown_in;    /* and of which copy it is a view */
     bool *late;           /* by node, for such a view: the update section reads it */
+    zfi_gathered_bounds *bounds; /* by node */
     int32_t turn;         /* the last position of the forward pass */
     int32_t left;         /* the last activation that left the device, if it is to be copied to a
                            * disk, as an index in `fetched`; -1: none; */

@@ -11,7 +11,7 @@
  *                   nodes of the update section that read it are computed there. The update
  *                   writes a copy of the parameters, which is copied back to where they lie
  *     pieces        pieces.c
- *     parameters    parameters.c
+ *     parameters    parameters.c; of weights of experts, those with rows: experts.c
  *     gradients     gradients.c
  *     activations   activations.c
  *
@@ -174,7 +174,8 @@ ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
     o.copy = zfi_calloc(&g->memory, 2 * nodes, sizeof *o.copy);
     o.version = zfi_calloc(&g->memory, 6 * nodes, sizeof *o.version);
     o.moved = zfi_calloc(&g->memory, 4 * nodes, sizeof *o.moved);
-    if (o.copy && o.version && o.moved) {
+    o.bounds = zfi_calloc(&g->memory, nodes, sizeof *o.bounds);
+    if (o.copy && o.version && o.moved && o.bounds) {
         o.copied = o.copy + nodes, o.fetched_of = o.version + nodes;
         o.shown_as = o.version + 2 * nodes, o.shown_in = o.version + 3 * nodes;
         o.cut_as = o.version + 4 * nodes, o.norms_of = o.version + 5 * nodes;
@@ -184,6 +185,7 @@ ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
     zfi_free(&g->memory, o.copy, 2 * nodes * sizeof *o.copy);
     zfi_free(&g->memory, o.version, 6 * nodes * sizeof *o.version);
     zfi_free(&g->memory, o.moved, 4 * nodes * sizeof *o.moved);
+    zfi_free(&g->memory, o.bounds, nodes * sizeof *o.bounds);
     zfi_array_free(&g->memory, o.fetched);
     zfi_array_free(&g->memory, o.uses);
     zfi_array_free(&g->memory, o.pieces);

@@ -8,6 +8,8 @@
  *     update     it reads and writes buckets where they lie; values of the micro section that it
  *                reads are views appended before it
  *     small      buckets of at most keep_bytes stay on the device
+ *     experts    of a bucket that is a weight of experts, those with rows alone are copied
+ *                (experts.c)
  *
  * before:   %20 = bucket %2 ...     %4 = matmul %1, %21
  * after:    %20 = bucket %2 ... disk
@@ -22,12 +24,6 @@ static bool zfi_leaves(const zfi_offloading *o, const zfi_node *node)
     return o->d.parameters != ZF_DEVICE && node->op == ZF_OP_bucket &&
            o->graph->nodes[node->args[0]].op == ZF_OP_param &&
            (uint64_t)(ZF_INT(node, bucket, size) * element) > o->d.keep_bytes;
-}
-
-/* Each rank has a shard of the bucket. */
-static bool zfi_is_cut(const zf_graph *g, int32_t bucket)
-{
-    return ZF_INT(&g->nodes[bucket], bucket, world) > 1;
 }
 
 static void zfi_find_parameters(zfi_offloading *o)
@@ -70,10 +66,12 @@ static void zfi_fetch_parameters(zfi_offloading *o, int32_t position, int32_t us
     zf_graph *g = o->graph;
     for (int32_t u = use; u < zfi_len(o->uses) && o->uses[u].position == position; u++) {
         zfi_fetched *f = &o->fetched[o->uses[u].bucket];
+        zfi_fetch_bounds bounds;
         int32_t x = f->node;
         if (!o->uses[u].opens && !zfi_is_cut(g, x)) continue;
-        if (g->nodes[x].space == ZF_DISK) x = zfi_append_copy(g, x, ZF_HOST);
-        f->here = x ? zfi_append_copy(g, x, ZF_DEVICE) : 0;
+        bounds = zfi_bounds_of_use(o, u);
+        if (g->nodes[x].space == ZF_DISK) x = zfi_fetch_to(o, x, &bounds, ZF_HOST);
+        f->here = x ? zfi_fetch_to(o, x, &bounds, ZF_DEVICE) : 0;
     }
 }
 

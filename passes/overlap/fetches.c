@@ -1,6 +1,7 @@
 /* prefetch, fetches: when gathers of sharded buckets, copies to the device and reads of a disk are
  * issued in the micro section (prefetch.c).
  *
+ *     bounds      of rows, by which experts are fetched, are known before
  *     use         the position of the first use; for what a fetch over another link reads, the
  *                 position at which that fetch is issued
  *     issue       as early as the link's budget allows; with a cost table, not much earlier than
@@ -81,7 +82,7 @@ static int32_t zfi_brings_bucket(const zf_graph *g, int32_t id)
 static int zfi_link_of(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
-    if (node->update || node->arg_count != 1) return -1;
+    if (node->update || (node->arg_count != 1 && !zfi_fetches_experts(node))) return -1;
     if (node->op == ZF_OP_all_gather) return zfi_brings_bucket(g, id) ? ZFI_GATHERS : -1;
     if (node->op != ZF_OP_copy) return -1;
     if (node->space == ZF_DEVICE) return ZFI_UPLOADS;
@@ -174,6 +175,19 @@ static void zfi_place_aheads(zfi_prefetch *p, zfi_ahead *aheads, size_t budget)
     }
 }
 
+/* The position after which the bounds are there by which the fetch, and the fetches that it reads,
+ * are made. */
+static int32_t zfi_known_after(const zf_graph *g, const int32_t *position, int32_t id)
+{
+    int32_t after = 0;
+    for (const zfi_node *node = &g->nodes[id]; zfi_link_of(g, id) >= 0; node = &g->nodes[id]) {
+        if (zfi_fetches_experts(node) && position[node->args[1]] + 1 > after)
+            after = position[node->args[1]] + 1;
+        id = node->args[0];
+    }
+    return after;
+}
+
 static int zfi_by_use(const void *left, const void *right)
 {
     const zfi_ahead *a = left, *b = right;
@@ -200,7 +214,8 @@ static void zfi_place_links(zfi_prefetch *p)
             if (wanted[aheads[k].node]) aheads[k].use = wanted[aheads[k].node];
             const int before = zfi_link_of(g, x); /* of one link, it is in order */
             aheads[k].chained = before >= 0 && before != link;
-            if (before < 0) aheads[k].from = position[x] + 1;
+            aheads[k].from = zfi_known_after(g, position, aheads[k].node);
+            if (before < 0 && position[x] + 1 > aheads[k].from) aheads[k].from = position[x] + 1;
         }
         if (aheads) qsort(aheads, stbds_arrlenu(aheads), sizeof *aheads, zfi_by_use);
         if (p->costed) zfi_time_fetches(p, aheads, queues[link]);

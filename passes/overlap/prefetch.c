@@ -116,7 +116,9 @@ static zfi_keepable *zfi_find_keepable(zf_graph *g)
         const zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_release) released[node->args[0]] = i;
         bucket = zfi_brings_bucket(g, id);
-        if (!bucket || zfi_node_count(node) != ZF_INT(&g->nodes[bucket], bucket, size)) continue;
+        if (!bucket || zfi_node_count(node) != ZF_INT(&g->nodes[bucket], bucket, size) ||
+            zfi_fetches_experts(&g->nodes[node->args[0]]))
+            continue;
         if (last[bucket] && released[last[bucket]])
             zfi_push(&g->memory, list,
                      ((zfi_keepable){last[bucket], id, g->order[released[last[bucket]]],

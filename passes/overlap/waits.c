@@ -203,7 +203,7 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     zfi_push(&g->memory, p->waiting, id);
     if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]++;
     p->pending[id] = id;
-    if (g->nodes[id].arg_count < 2) return;
+    if (g->nodes[id].arg_count < 2 || zfi_fetches_experts(&g->nodes[id])) return;
     /* Until its wait, the leaf that it writes is in use too. */
     into = g->nodes[id].args[1];
     p->pending[into] = id;
@@ -219,6 +219,7 @@ static bool zfi_is_deferred(const zfi_prefetch *p, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const int32_t x = node->arg_count ? node->args[0] : 0, sum = x ? p->pending[x] : 0;
     if (node->update || !x) return false;
+    if (node->op == ZF_OP_copy && !zfi_is_float(node->dtype)) return false; /* bounds, not a sum */
     if (sum && g->nodes[sum].queue == ZFI_QUEUE_REDUCE)
         return node->op == ZF_OP_copy || node->op == ZF_OP_block_norms ||
                node->op == ZF_OP_dequantize_sum;

@@ -209,7 +209,12 @@ static bool zfi_wants_prefetch(const zf_training *t)
     return zfi_wants_zero(t) && (t->prefetch.bytes || t->prefetch.keep_gathered);
 }
 
-static zf_status zfi_pass_zero(zf_graph *g, const zf_training *t) { return zf_zero(g, &t->zero); }
+static zf_status zfi_pass_zero(zf_graph *g, const zf_training *t)
+{
+    zf_zero_desc d = t->zero;
+    d.experts_apart |= t->offload.parameters != ZF_DEVICE;
+    return zf_zero(g, &d);
+}
 
 static zf_status zfi_pass_offload(zf_graph *g, const zf_training *t)
 {

@@ -13,7 +13,8 @@
  *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
  *
  * A piece of a parameter (zf_tile) is a bucket of its own, so that it is gathered alone; so is a
- * table of which only some rows are updated (zf_param_group.lazy_rows).
+ * table of which only some rows are updated (zf_param_group.lazy_rows), and with
+ * zf_zero_desc.experts_apart each weight of experts, so that those with rows are fetched alone.
  *
  * Within a bucket, siblings of one shape are side by side (query.weight, key.weight, value.weight),
  * so that a product with all of them is a product with one matrix. */
@@ -37,6 +38,7 @@ typedef struct zfi_cutter {
     int64_t unit; /* a parameter's place and a shard are multiples of so many elements */
     int32_t
         *sections; /* by node, for a parameter: of the sum of its gradient over data; 0, 1: none */
+    bool *apart; /* by node: a weight of experts that has a bucket of its own; NULL: none has */
     zfi_member *members; /* growing arrays */
     zfi_bucket *buckets;
     int32_t *atoms; /* where each atom begins, an index into members */
@@ -56,10 +58,23 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
 
 static bool zfi_is_piece(const zfi_node *leaf) { return zfi_cut_rows_of(leaf).rows != 0; }
 
-/* It has a bucket and an update of its own: a piece, or a table of which some rows are updated. */
-static bool zfi_lies_alone(const zfi_node *param)
+/* It has a bucket and an update of its own: a piece, a table of which some rows are updated, or a
+ * weight of experts that is to be apart. */
+static bool zfi_lies_alone(const zfi_cutter *c, int32_t param)
 {
-    return zfi_is_piece(param) || zfi_is_lazy_table(param);
+    const zfi_node *node = &c->graph->nodes[param];
+    return zfi_is_piece(node) || zfi_is_lazy_table(node) || (c->apart && c->apart[param]);
+}
+
+/* Marks the parameters of which nodes read experts that have rows (zfi_record.by_expert). */
+static void zfi_find_apart(const zfi_cutter *c)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const int32_t k = zfi_record_of(g, g->order[i])->by_expert;
+        if (k && g->nodes[node->args[k]].op == ZF_OP_param) c->apart[node->args[k]] = true;
+    }
 }
 
 /* Ranks have parts of it along expert. */
@@ -244,7 +259,7 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
     }
 }
 
-/* Gives every piece and every lazy table a bucket of its own. */
+/* Gives everything that lies alone a bucket of its own. */
 static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
 {
     zf_graph *g = c->graph;
@@ -254,7 +269,7 @@ static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
                                    .count = 1,
                                    .dtype = node->dtype,
                                    .frozen = zfi_is_frozen(node)};
-        if (!zfi_lies_alone(node) || zfi_taken(c, node, store, world) >= 0) continue;
+        if (!zfi_lies_alone(c, g->params[i]) || zfi_taken(c, node, store, world) >= 0) continue;
         zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
         if (!g->memory.failed) zfi_push(&g->memory, c->buckets, bucket);
     }
@@ -265,7 +280,7 @@ static bool zfi_has_earlier_of_kind(const zfi_cutter *c, int32_t i)
 {
     const zf_graph *g = c->graph;
     for (int32_t k = 0; k < i; k++)
-        if (!zfi_lies_alone(&g->nodes[g->params[k]]) &&
+        if (!zfi_lies_alone(c, g->params[k]) &&
             zfi_same_kind(c, g->params[k], g->params[i]))
             return true;
     return false;
@@ -289,12 +304,11 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
         }
     }
     for (int32_t i = 0; i < zfi_len(g->params) && !g->memory.failed; i++) {
-        const zfi_node *first = &g->nodes[g->params[i]];
         int32_t from = zfi_len(c->members), until;
-        if (zfi_lies_alone(first) || zfi_has_earlier_of_kind(c, i)) continue;
+        if (zfi_lies_alone(c, g->params[i]) || zfi_has_earlier_of_kind(c, i)) continue;
         for (int32_t k = i; k < zfi_len(g->params); k++)
             if (zfi_same_kind(c, g->params[k], g->params[i]) &&
-                !zfi_lies_alone(&g->nodes[g->params[k]]) &&
+                !zfi_lies_alone(c, g->params[k]) &&
                 zfi_taken(c, &g->nodes[g->params[k]], store, world) < 0)
                 zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[k]}));
         until = zfi_len(c->members);

@@ -289,6 +289,7 @@ static const zf_option zfi_zero_options[] = {
     ZF_OPTION(zf_zero_desc, FLAG, hold, 0, NULL, .flag = ""),
     ZF_OPTION(zf_zero_desc, BYTES, bucket_bytes, 0, "[0,4611686018427387903]", .flag = "bucket",
               .help = "maximum of the parameters of one bucket; 0: those of a layer"),
+    ZF_OPTION(zf_zero_desc, FLAG, experts_apart, 0, NULL, .flag = ""),
     ZF_OPTION_CODED(zf_zero_desc, store),
     {.name = NULL}};
 
@@ -404,9 +405,12 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.nodes = (size_t)zfi_len(g->nodes);
     z.cut.unit = zfi_shard_unit(&z.d);
     z.cut.sections = zfi_calloc(&g->memory, z.nodes, sizeof *z.cut.sections);
+    if (z.d.experts_apart) z.cut.apart = zfi_calloc(&g->memory, z.nodes, sizeof *z.cut.apart);
     if (z.cut.sections) zfi_find_sections(&z);
-    if (!z.cut.sections || g->error.status) {
+    if (z.cut.apart) zfi_find_apart(&z.cut);
+    if (g->memory.failed || g->error.status) {
         zfi_free(&g->memory, z.cut.sections, z.nodes * sizeof *z.cut.sections);
+        zfi_free(&g->memory, z.cut.apart, z.nodes * sizeof *z.cut.apart);
         return g->error.status ? g->error.status : zfi_graph_nomem(g);
     }
     /* Nodes exchange parts of shards. */
@@ -431,6 +435,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     }
     zfi_free(&g->memory, z.buckets, buckets * sizeof *z.buckets);
     zfi_free(&g->memory, z.cut.sections, z.nodes * sizeof *z.cut.sections);
+    zfi_free(&g->memory, z.cut.apart, z.nodes * sizeof *z.cut.apart);
     zfi_free(&g->memory, z.lift, z.nodes * sizeof *z.lift);
     zfi_free(&g->memory, z.bucket_of, 6 * z.nodes * sizeof *z.bucket_of);
     zfi_free(&g->memory, z.gradient, 5 * members * sizeof *z.gradient);

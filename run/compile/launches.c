@@ -161,6 +161,8 @@ static zf_status zfi_make_launch(zf_program *p, int32_t id, int64_t micro, zf_ar
     l.sums = zfi_reads_sum(g, &g->nodes[id]);
     runs = zfi_runner(p, &l);
     l.backend = runs->self;
+    if (zfi_fetches_experts(&g->nodes[id]) && runs->host_memory)
+        l.fetched = &p->fetched[l.space == ZF_HOST];
     l.error = &g->error;
     l.comm = p->comm;
     if (p->own_used < p->own_count) p->own_used += zfi_set_own(p, id, &l, &p->own[p->own_used]);

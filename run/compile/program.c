@@ -91,6 +91,7 @@ struct zf_program {
     zf_plan plan;
     zf_traffic counted, counted_over[ZF_OVERS]; /* of the current step */
     double counted_flops;
+    int64_t fetched[2]; /* bytes of experts with rows so far: uploads, reads */
     bool writes; /* it changes values of the store; */
     bool trains; /* by updates: it counts the steps of its training; */
     int32_t training;   /* that, in the store's list; -1: the one without a name */

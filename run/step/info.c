@@ -23,6 +23,8 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     info.left_out = g->left_out;
     info.unread = g->unread ? g->unread : "";
     info.counted = p->counted;
+    info.counted.upload.bytes += (size_t)p->fetched[0];
+    info.counted.read.bytes += (size_t)p->fetched[1];
     info.counted_flops = p->counted_flops;
     memcpy(info.counted_over, p->counted_over, sizeof info.counted_over);
     info.live_bytes = (size_t)g->peaks[ZF_DEVICE].live;

@@ -104,8 +104,10 @@ static void zfi_count_launch(zf_program *p, const zf_launch *l)
     zf_collective c;
     if (!p->graph->nodes[l->node].recompute && !(l->sums && !l->run->micro))
         p->counted_flops += zf_launch_flops(l);
-    if (l->op == ZF_OP_copy && !(l->sums && !l->run->micro))
-        zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
+    if (l->op == ZF_OP_copy && !(l->sums && !l->run->micro)) {
+        zf_moved *to = zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
+        if (l->fetched) to->bytes -= (size_t)zfi_array_bytes(&l->out); /* the copy adds its own */
+    }
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE) || zfi_is_left_out(l)) return;
     c = zf_collective_of(l);
     zfi_count_call(p, &c, ZF_INT(l, all_gather, world), ZF_INT(l, all_gather, over));
@@ -254,6 +256,7 @@ static void zfi_begin_micro(zf_program *p)
     if (p->micro && !p->tasks) return;
     p->micro_step = p->store->steps;
     memset(&p->counted, 0, sizeof p->counted);
+    memset(p->fetched, 0, sizeof p->fetched);
     p->counted_flops = 0;
     p->nonfinite = false;
     p->span_count = 0;

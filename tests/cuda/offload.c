@@ -46,6 +46,28 @@ static const char model[] = "%1 = input \"x\" : f32[6,48]\n"
                             "%21 = sum %20 : f32[]\n"
                             "      output %21 \"loss\"\n";
 
+/* A layer of 8 experts of an odd number of elements, of which at most 6 have rows. */
+static const char experts[] = "%1 = input \"x\" : f32[6,48]\n"
+                              "%2 = input \"lr\" : f32[]\n"
+                              "%3 = param \"gate\" {init=normal b=0.5} : f32[8,48]\n"
+                              "%4 = linear %1, %3 : f32[6,8]\n"
+                              "%5 = route %4 {k=1} : f32[6,1]\n"
+                              "%6 = saved %5 : i32[6,1]\n"
+                              "%7 = expert_rows %6 {experts=8 rows=6} : i32[6]\n"
+                              "%8 = saved %7 : i32[8,2]\n"
+                              "%9 = saved %7 {index=1} : i32[6,1]\n"
+                              "%10 = dispatch %1, %7, %9 : f32[6,48]\n"
+                              "%11 = param \"up\" {init=normal b=0.3} : f32[8,40,48]\n"
+                              "%12 = grouped_linear %10, %11, %8 : f32[6,40]\n"
+                              "%13 = tanh %12 : f32[6,40]\n"
+                              "%14 = param \"down\" {init=normal b=0.3} : f32[8,3,40]\n"
+                              "%15 = grouped_linear %13, %14, %8 : f32[6,3]\n"
+                              "%16 = combine %15, %7, %9, %5 : f32[6,3]\n"
+                              "%17 = mul %16, %16 : f32[6,3]\n"
+                              "%18 = reshape %17 {shape=[18]} : f32[18]\n"
+                              "%19 = sum %18 : f32[]\n"
+                              "      output %19 \"loss\"\n";
+
 /* ----------------------------------------------------------------------------------- backends */
 
 /* The host's backend. What is launched on its queues, which are copies of a disk, it does at once,
@@ -169,15 +191,17 @@ typedef struct setup {
     bool alone; /* launch by launch: the host's are done when the next begins; */
     uint64_t seed;
     bool poison; /* and what is no longer needed is filled with NaN */
+    bool experts; /* of the layer of experts */
 } setup;
 
-static zf_graph *graph_of(test *t, const char *passes)
+static zf_graph *graph_of(test *t, const setup *s)
 {
+    const char *const text = s->experts ? experts : model;
     char message[600] = "";
     zf_error error = {ZF_OK, ""};
-    zf_graph *g = zf_graph_parse(model, sizeof model - 1, NULL, &error);
-    if (g && !pass_run(g, passes, NULL, message, sizeof message)) return g;
-    test_fail(t, __FILE__, __LINE__, passes, g ? message : error.text);
+    zf_graph *g = zf_graph_parse(text, strlen(text), NULL, &error);
+    if (g && !pass_run(g, s->passes, NULL, message, sizeof message)) return g;
+    test_fail(t, __FILE__, __LINE__, s->passes, g ? message : error.text);
     zf_graph_free(g);
     return NULL;
 }
@@ -237,7 +261,7 @@ static zf_program *program_of(test *t, const setup *s, zf_graph *g, const char *
 static bool train(test *t, const setup *s, image *to)
 {
     const char *folder = test_path("offload");
-    zf_graph *g = graph_of(t, s->passes);
+    zf_graph *g = graph_of(t, s);
     zf_program *p;
     zf_program_info info;
     zf_status status = ZF_OK;
@@ -297,33 +321,40 @@ TEST_ONCE(cuda_offload_keeps_the_bits)
     static const struct {
         const char *before, *offload, *after;
         int64_t micro_batches;
+        bool experts;
     } list[] = {
+        {"autograd loss; adamw lr; zero experts_apart micro_batches=2", "parameters=host",
+         "prefetch bytes=20000", 2, true},
+        {"precision bf16; autograd loss; adamw lr; zero experts_apart",
+         "parameters=disk optimizer=disk", "prefetch bytes=100000", 1, true},
         {"autograd loss; adamw lr weight_decay=0.1; zero bucket=1", "parameters=host",
-         "prefetch bytes=20000", 1},
+         "prefetch bytes=20000", 1, false},
         {"autograd loss; adamw lr weight_decay=0.1; zero bucket=1", "parameters=disk",
-         "prefetch bytes=20000 host_bytes=40000", 1},
+         "prefetch bytes=20000 host_bytes=40000", 1, false},
         {"autograd loss; adamw lr; zero bucket=1 micro_batches=2",
-         "gradients=host activations=host", "prefetch bytes=20000", 2},
+         "gradients=host activations=host", "prefetch bytes=20000", 2, false},
         {"autograd loss; adamw lr; zero bucket=1 micro_batches=2", "gradients=disk",
-         "prefetch bytes=20000 host_bytes=40000", 2},
+         "prefetch bytes=20000 host_bytes=40000", 2, false},
         {"autograd loss; adamw lr; zero bucket=1", "gradients=disk optimizer=host",
-         "prefetch bytes=20000 host_bytes=5000", 1},
-        {"autograd loss; adamw lr; zero bucket=1", "optimizer=host", "prefetch bytes=100000", 1},
-        {"autograd loss; adamw lr; zero bucket=1", "optimizer=disk", "prefetch bytes=100000", 1},
+         "prefetch bytes=20000 host_bytes=5000", 1, false},
+        {"autograd loss; adamw lr; zero bucket=1", "optimizer=host", "prefetch bytes=100000", 1,
+         false},
+        {"autograd loss; adamw lr; zero bucket=1", "optimizer=disk", "prefetch bytes=100000", 1,
+         false},
         {"precision bf16; autograd loss; lamb lr weight_decay=0.1; zero bucket=1",
-         "optimizer=disk parameters=disk activations=host", "prefetch bytes=30000", 1},
+         "optimizer=disk parameters=disk activations=host", "prefetch bytes=30000", 1, false},
         {"precision f16 scale=200000 hysteresis=1; autograd loss; clip 0.5; adamw lr; "
          "zero bucket=1 micro_batches=2",
-         "optimizer=disk gradients=host", "prefetch bytes=30000", 2},
+         "optimizer=disk gradients=host", "prefetch bytes=30000", 2, false},
         {"autograd loss; clip 0.5; sgd lr momentum=0.9; zero bucket=20000",
-         "optimizer=host parameters=host", "prefetch bytes=0", 1},
-        {"autograd loss; lion lr; zero bucket=1", "optimizer=disk", "", 1},
+         "optimizer=host parameters=host", "prefetch bytes=0", 1, false},
+        {"autograd loss; lion lr; zero bucket=1", "optimizer=disk", "", 1, false},
     };
     static image expected, got;
     if (!open_all(t, 1)) return;
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
         char line[600];
-        setup s = {line, list[k].micro_batches, true, 1, false};
+        setup s = {line, list[k].micro_batches, true, 1, false, list[k].experts};
         const bool norms = strstr(list[k].before, "clip") || strstr(list[k].before, "lamb"),
                    plain = !norms || !strstr(list[k].offload, "optimizer");
         snprintf(line, sizeof line, "%s; %s", list[k].before, list[k].after);
@@ -363,7 +394,7 @@ TEST_ONCE(cuda_offload_ends_with_an_error_of_the_disk)
 {
     static const setup s = {"autograd loss; adamw lr; zero bucket=1; offload optimizer=disk "
                             "parameters=disk; prefetch bytes=30000",
-                            1, false, 1, false};
+                            1, false, 1, false, false};
     const char *folder = test_path("offload");
     int in_a_step = 0, undefined = 0;
     if (!open_all(t, 1)) return;
@@ -373,7 +404,7 @@ TEST_ONCE(cuda_offload_ends_with_an_error_of_the_disk)
         zf_program *p;
         zf_status status = ZF_OK;
         int64_t n = 0;
-        NEED(t, g = graph_of(t, s.passes), NULL);
+        NEED(t, g = graph_of(t, &s), NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
         NEED(t, p = program_of(t, &s, g, folder), NULL);
         /* The first of a step, the last one of the next, and some in those that are replayed */
@@ -418,14 +449,14 @@ static int only_file(const char *folder)
 TEST_ONCE(cuda_offload_names_what_is_damaged)
 {
     static const setup s = {"autograd loss; adamw lr; zero bucket=1; offload optimizer=disk", 1,
-                            false, 1, false};
+                            false, 1, false, false};
     const char *folder = test_path("offload");
     zf_graph *g;
     zf_program *p;
     int file;
     if (!open_all(t, 1)) return;
     mkdir(folder, 0700);
-    NEED(t, g = graph_of(t, s.passes), NULL);
+    NEED(t, g = graph_of(t, &s), NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     NEED(t, p = program_of(t, &s, g, folder), NULL);
     for (int64_t n = 0; n < 3; n++) OK(t, step(p, g, &s, n), zf_program_error(p));

@@ -177,7 +177,9 @@ ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
  * bucket of its own, so that zf_zero (stage 3) and zf_offload bring one piece at a time. Weights
  * are [features, inputs], as zf_linear, zf_nn_linear and zf_matmul_ex with transpose_b take them.
  * The table of an embedding is cut too, also where the output layer uses it again; what anything
- * else reads stays whole. Pieces have a multiple of 1024 elements, whatever the limit.
+ * else reads stays whole. Weights of experts (zf_grouped_linear) are cut into ranges of experts,
+ * whose products are added, with equal bits. Pieces have a multiple of 1024 elements, whatever the
+ * limit.
  *
  * A layer of logits in pieces keeps all logits of a micro-batch, and their gradient, which
  * the fused loss does not: tiling it pays where a micro-batch has fewer labels than half the width.

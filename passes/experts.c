@@ -107,6 +107,11 @@ static void zfi_share_matrices(zfi_sharing *c, int32_t id, int32_t x)
                  "zf_experts: %s %%%d has matrices of experts in %%%d, which is made by %s: ranks "
                  "share parameters",
                  g->records[g->nodes[id].op]->name, (int)id, (int)x, g->records[node->op]->name);
+    else if (zfi_cut_rows_of(node).rows && c->d.parts > 1)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_experts: \"%s\" is a piece of a weight of experts (zf_tile), and ranks share "
+                 "weights of all experts: bytes of zf_tile must be 0, or larger",
+                 node->name);
     else if (node->shape.dims[0] % c->d.parts)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_experts: %d ranks do not divide the %lld experts of \"%s\"", (int)c->d.parts,

@@ -405,6 +405,9 @@ TEST(experts_of_ranks_are_checked)
                                                  "world, which is 3, and goes without nodes, "
                                                  "hold and what is sent quantised"},
         {TRAINS "experts parts=2; zero world=4 nodes=2", "and goes without nodes, hold"},
+        {"tile 4096; " TRAINS "experts parts=2",
+         "zf_experts: \"h.0.up[0:2]\" is a piece of a weight of experts (zf_tile), and ranks share "
+         "weights of all experts: bytes of zf_tile must be 0, or larger"},
         {TRAINS "experts parts=2 sections=4; zero world=6",
          "zf_zero: sums over 2 ranks that share experts are made in sections of 4: world, of ranks "
          "along data, is 6, and must be a multiple of that"},

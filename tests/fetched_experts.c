@@ -65,7 +65,9 @@ TEST_ONCE(fetched_experts_have_the_bits)
         {"", "experts parts=2; zero world=2", "parameters=disk"},
         {"", "experts parts=2; zero world=4 stage=3 micro_batches=2",
          "parameters=disk optimizer=disk"},
-        {"", "experts parts=2 sections=4; zero world=4", "parameters=host"}};
+        {"", "experts parts=2 sections=4; zero world=4", "parameters=host"},
+        {"tile 9000; ", "zero micro_batches=2", "parameters=disk optimizer=disk"},
+        {"tile 4096; ", "recompute layers; zero world=2 stage=3", "parameters=host"}};
     for (size_t k = 0; k < sizeof list / sizeof *list && !t->failed; k++) {
         char before[200];
         snprintf(before, sizeof before, TRAINS "%s", list[k].before);

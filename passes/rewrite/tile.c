@@ -1,11 +1,13 @@
 /* tile: a linear layer whose weight exceeds a limit becomes several, over ranges of its output
- * features, each with its rows of the weight; a lookup in such a table becomes a sum of lookups.
+ * features, each with its rows of the weight; a lookup in such a table becomes a sum of lookups,
+ * and a product of the rows of experts a sum of those over ranges of experts.
  * ("Memory-centric tiling" of ZeRO-Infinity, Rajbhandari et al. 2021, section 5.1.3.)
  *
  * requires: no gradients yet
- * ensures:  a param of more bytes than the limit that only products, as a weight [n,k], and lookups
- *           read is replaced by params of ranges of its rows; each has a bucket of its own
- *           (buckets.c), so that zero and offload bring one at a time
+ * ensures:  a param of more bytes than the limit that only products, as a weight [n,k] or as
+ *           weights of experts, and lookups read is replaced by params of ranges of its rows, or
+ *           experts; each has a bucket of its own (buckets.c), so that zero and offload bring one
+ *           at a time
  * before:   %2 = param "w" : f32[64,32]   %3 = param "b" : f32[64]
  *           %4 = linear %1, %2, %3 {activation=gelu} : f32[8,64]
  * after:    %5 = param "w[0:32]" {rows=64} : f32[32,32]
@@ -17,6 +19,11 @@
  *           %3 = gather_rows %2, %1 : f32[8,32]      of %2 as above
  *           %7 = gather_rows %5, %1 {of=64}          %8 = gather_rows %6, %1 {first=32 of=64}
  *           %9 = add %7, %8 : f32[8,32]
+ *
+ *           %5 = grouped_linear %3, %2, %4 : f32[12,8]     of %2 [4,8,16], cut into two pieces
+ *           %8 = slice %4 {stop=2}      %9 = grouped_linear %3, %6, %8
+ *           %10 = slice %4 {start=2 stop=4}     %11 = grouped_linear %3, %7, %10
+ *           %12 = add %9, %11 : f32[12,8]
  *
  * A table that is also the weight of the output layer is cut once for both. Then zf_autograd
  * computes a piece's gradient as a weight where it computes that as a table, at the end of the
@@ -38,6 +45,7 @@
  *               each is within (n - 1) 2^-24 sum over n of |du w| of the exact one. In 16 bits dx is
  *               rounded once for each piece, not once
  *     lookups   equal; the table's gradient equal
+ *     experts   equal: a row has one expert, and the other pieces add 0 to its product
  *     norms     equal: pieces begin at multiples of 1024 elements, so blocks are the same, and they
  *               are added in the same order
  *
@@ -89,13 +97,21 @@ static bool zfi_looks_up(const zf_graph *g, const zfi_node *node)
            g->nodes[node->args[0]].shape.rank == 2;
 }
 
+/* The node is a product of rows with the weights [experts,...] of operand 1, by bounds. */
+static bool zfi_takes_experts(const zf_graph *g, const zfi_node *node)
+{
+    return g->records[node->op]->by_expert == 1 && node->arg_count == 3 &&
+           g->nodes[node->args[1]].shape.rank == 3 &&
+           zfi_is_float(g->nodes[node->args[1]].dtype);
+}
+
 /* Finds what products alone read, as weights, and lookups; readers stand below. */
 static void zfi_find_weights(zfi_tiler *t)
 {
     const zf_graph *g = t->graph;
     for (int32_t i = zfi_len(t->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[t->order[i]];
-        const bool weight = zfi_takes_weight(g, node);
+        const bool weight = zfi_takes_weight(g, node) || zfi_takes_experts(g, node);
         const bool joins = zfi_is_joined_leaf(g, t->order[i]) && !t->stays[t->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++)
             if (!joins && !(weight && k == 1) && !(k == 0 && zfi_looks_up(g, node)))
@@ -119,10 +135,10 @@ static int64_t zfi_piece_rows(const zfi_tiler *t, int32_t id)
 {
     const zfi_node *w = &t->graph->nodes[id];
     int64_t n, row, unit, most;
-    if (w->op != ZF_OP_param || t->stays[id] || w->shape.rank != 2 || zfi_cut_rows_of(w).rows ||
-        (int64_t)zfi_node_bytes(w) <= t->limit)
+    if (w->op != ZF_OP_param || t->stays[id] || w->shape.rank < 2 || w->shape.rank > 3 ||
+        zfi_cut_rows_of(w).rows || (int64_t)zfi_node_bytes(w) <= t->limit)
         return 0;
-    n = w->shape.dims[0], row = w->shape.dims[1];
+    n = w->shape.dims[0], row = zfi_span(&w->shape, 1, w->shape.rank);
     unit = ZFI_NORM_BLOCK / zfi_common_divisor(ZFI_NORM_BLOCK, row);
     most = t->limit / (row * (int64_t)zf_dtype_size(w->dtype)) / unit * unit;
     if (most < unit) most = unit;
@@ -250,6 +266,27 @@ static int32_t zfi_tile_lookup(zfi_tiler *t, int32_t id)
     return sum;
 }
 
+/* The sum of the products with all pieces of the node's weights of experts; 0 with the graph's
+ * error. */
+static int32_t zfi_tile_experts(zfi_tiler *t, int32_t id)
+{
+    zf_graph *g = t->graph;
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    int64_t first = 0;
+    int32_t sum = 0;
+    for (int32_t n = 0; n < t->pieces[node.args[1]] && !g->error.status; n++) {
+        const int32_t part = t->first[node.args[1]] + n;
+        const int64_t end = first + g->nodes[part].shape.dims[0];
+        const int32_t args[3] = {
+            node.args[0], part,
+            zfi_append_nodes(g, slice, zfi_with({.i = 0}, {.i = first}, {.i = end}), node.args[2])};
+        const int32_t made = args[2] ? zfi_append_op(g, node.op, args, 3, node.attributes) : 0;
+        sum = sum && made ? zfi_append_nodes(g, add, NULL, sum, made) : made;
+        first = end;
+    }
+    return sum;
+}
+
 /* Puts the nodes into the new order. */
 static void zfi_tile_nodes(zfi_tiler *t)
 {
@@ -270,6 +307,8 @@ static void zfi_tile_nodes(zfi_tiler *t)
             if ((by = zfi_tile_node(t, id))) zfi_replace(g, id, by);
         } else if (zfi_looks_up(g, node) && t->pieces[node->args[0]] > 0) {
             if ((by = zfi_tile_lookup(t, id))) zfi_replace(g, id, by);
+        } else if (zfi_takes_experts(g, node) && t->pieces[node->args[1]] > 0) {
+            if ((by = zfi_tile_experts(t, id))) zfi_replace(g, id, by);
         } else if (node->op == ZF_OP_concat && zfi_is_cut_weight(t, id)) {
             t->pieces[id] = -1; /* its readers take its operands */
         } else {
@@ -314,8 +353,8 @@ static void zfi_list_pieces(zf_graph *g, int32_t before)
 static const zf_option zfi_tile_options[] = {
     ZF_OPTION(zf_tile_desc, BYTES, bytes, 0, NULL, .flag = "tile", .traits = ZF_OPTION_CHANGES,
               .help =
-                  "linear layers and lookups with larger weights run in pieces, so that zero and "
-                  "offload bring one piece at a time; 0: none"),
+                  "linear layers, lookups and experts with larger weights run in pieces, so that "
+                  "zero and offload bring one piece at a time; 0: none"),
     {.name = NULL}};
 
 ZF_API zf_status zf_tile(zf_graph *g, const zf_tile_desc *desc)

@@ -276,12 +276,15 @@ ZF_API zf_store_info zf_store_info_of(const zf_store *store);
 
 /* Copies a whole tensor out of the store, or into it; `bytes` are exactly the tensor's. Of a
  * sharded tensor a read is collective: all ranks must call it; a write keeps this rank's elements,
- * so all ranks must write the same data. Writing a parameter writes its master weights as well. */
+ * so all ranks must write the same data. Writing a parameter writes its master weights as well. Of a
+ * tensor in pieces that ranks along tensor share (zf_divide) a rank has no part: ZF_ERR_ARGUMENT;
+ * zf_read_whole and zf_write_whole copy it. */
 ZF_API zf_status zf_store_read(zf_store *store, const char *name, void *data, size_t bytes);
 ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *data, size_t bytes);
 /* Copies the values of all tensors that both stores have, whatever their shards. ZF_ERR_MISMATCH,
- * before anything is changed, where they differ in kind, dtype or shape. Both stores have the same
- * ranks, all of which must call. The error is kept in `to`. */
+ * before anything is changed, where they differ in kind, dtype or shape, or where one has pieces of
+ * a tensor that ranks along tensor share (zf_divide), and the other has other ones. Both stores have
+ * the same ranks, all of which must call. The error is kept in `to`. */
 ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
 
 /* Parameters of `to` take the averages that a training has made of them in `from` (zf_ema),
@@ -553,7 +556,8 @@ ZF_API zf_status zf_lora_magnitudes(zf_program *program);
 /* zf_write copies `bytes`, exactly the tensor's size, into an input, param, state or cache; zf_read
  * copies them out of one of these or an output. Of a sharded param or state a write keeps this
  * rank's elements, so all ranks must write the same data, and a read is collective: all ranks must
- * call it. Writing a parameter writes its master weights as well. */
+ * call it. Writing a parameter writes its master weights as well. A param or state in pieces that
+ * ranks along tensor share (zf_divide) is ZF_ERR_ARGUMENT: zf_write_whole and zf_read_whole. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 /* Writes `bytes` of a param or state from byte `offset` on. Ranges must be whole elements, and

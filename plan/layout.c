@@ -232,6 +232,21 @@ static int32_t zfi_store_find(const zf_store *s, const char *name)
 /* The tensor is in pieces. */
 static bool zfi_is_tiled(const zfi_stored *t) { return t->whole < 0 && t->next >= 0; }
 
+/* The tensor is in pieces of which ranks along axes have parts (zf_divide). */
+static bool zfi_has_cut_pieces(const zf_store *s, const zfi_stored *t)
+{
+    bool cut = false;
+    for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0; k = s->tensors[k].next)
+        cut |= zfi_spread_cut(&s->tensors[k].spread) != 0;
+    return cut;
+}
+
+/* A copy between stores takes the tensor by itself: a piece only where ranks have parts of it. */
+static bool zfi_is_copied(const zf_store *s, const zfi_stored *t)
+{
+    return zfi_has_cut_pieces(s, t->whole < 0 ? t : &s->tensors[t->whole]) == (t->whole >= 0);
+}
+
 /* The same for a tensor in a bucket. */
 static int32_t zfi_store_placed(const zf_store *s, const char *name)
 {

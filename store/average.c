@@ -50,10 +50,10 @@ ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training)
     for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
         const zfi_stored *t = &to->tensors[k];
         bool average = false;
-        const int32_t other = t->op == ZF_OP_param && t->whole < 0 && zfi_is_float(t->dtype) &&
-                                          !zfi_is_away(to, t)
-                                  ? zfi_averaged(from, training, t->name, &average)
-                                  : -1;
+        const bool takes = t->op == ZF_OP_param && zfi_is_copied(to, t) &&
+                           zfi_is_float(t->dtype) && !zfi_is_away(to, t);
+        const int32_t other = takes ? zfi_averaged(from, training, t->name, &average) : -1;
+        if (takes && (status = zfi_check_same_pieces(to, t, from, "zf_ema_copy"))) return status;
         some |= average;
         if (other >= 0 && (average || to != from)) status = zfi_take_average(to, k, from, other);
     }

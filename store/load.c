@@ -178,16 +178,24 @@ static zf_status zfi_entry_name(const zfi_entry *entry, const char *member, cons
                                                       : "the name of an adapter");
 }
 
-/* "piece", the name under which the file has a box that is a piece of the tensor. */
+/* "piece", the name under which the file has a box that is a piece of the tensor: of rows that have
+ * all of the box. */
 static zf_status zfi_entry_piece(zfi_entry *entry, zf_error *error)
 {
     const zf_json *value = zf_json_member(entry->json, "piece");
-    const size_t length = strlen(entry->name);
+    const zfi_rank_box *box = &entry->box;
+    const int64_t from = box->share.at[0], until = from + box->shape.dims[0];
+    long long first = -1, last = -1;
+    char name[ZFI_PIECE_NAME];
     if (!value || zf_json_to_string(value, &entry->piece, error)) return error->status;
-    return zfi_whole_name(entry->piece) == length &&
-                   !strncmp(entry->piece, entry->name, length)
-               ? ZF_OK
-               : zf_json_expected(value, error, "\"%.255s[FROM:UNTIL]\"", entry->name);
+    (void)sscanf(entry->piece + zfi_whole_name(entry->piece), "[%18lld:%18lld", &first, &last);
+    if (!strcmp(entry->piece, zfi_piece_name(name, entry->name, first, last - first)) &&
+        first >= 0 && first <= from && last >= until && last <= box->share.whole.dims[0])
+        return ZF_OK;
+    return zf_json_expected(value, error,
+                            "\"%.255s[FROM:UNTIL]\", FROM from 0 to %lld, UNTIL from %lld to %lld",
+                            entry->name, (long long)from, (long long)until,
+                            (long long)box->share.whole.dims[0]);
 }
 
 /* "role", and "of" or "adapter". Older files have none: there names say the roles of states. */

@@ -417,6 +417,18 @@ static zf_status zfi_stored_put(const zf_store *s, const zfi_stored *t, char *at
     return zfi_put_bytes(s, zfi_stored_space(s, t), at, from, bytes, error);
 }
 
+/* Refuses a call for all of a tensor in pieces of which this rank has parts; `does`: what the call
+ * for the whole does. */
+static zf_status zfi_refuse_pieces(const zf_store *s, int32_t k, const char *call, const char *does,
+                                  zf_error *error)
+{
+    if (!zfi_has_cut_pieces(s, &s->tensors[k])) return ZF_OK;
+    return zfi_fail(error, ZF_ERR_ARGUMENT,
+                    "%s: \"%.255s\" is in pieces of which ranks have parts: zf_%s_whole %ss all "
+                    "of it",
+                    call, s->tensors[k].name, does, does);
+}
+
 /* Elements [from, until) of a parameter, at `data`, into its master weights, tensor k. */
 static zf_status zfi_store_put_master(zf_store *s, int32_t k, int64_t from, int64_t until,
                                       const char *data, zf_error *error)
@@ -493,6 +505,7 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
         return zfi_fail(error, ZF_ERR_ARGUMENT,
                         "%s: \"%s\" is of stage %d of the pipeline, and this rank is of stage %d",
                         call, t->name, (int)t->stage - 1, (int)zfi_store_stage(s) - 1);
+    if ((status = zfi_refuse_pieces(s, index, call, "read", error))) return status;
     for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next)
         status = zfi_store_get(s, k, out + (size_t)s->tensors[k].from * zf_dtype_size(t->dtype),
                                node, call, error);
@@ -564,7 +577,22 @@ ZF_API zf_status zf_store_write(zf_store *s, const char *name, const void *data,
     if ((index = zfi_store_named(s, name, bytes, "zf_store_write")) < 0) return s->error.status;
     if (!data && bytes)
         return zfi_fail(&s->error, ZF_ERR_ARGUMENT, "zf_store_write: data is NULL");
+    if (zfi_refuse_pieces(s, index, "zf_store_write", "write", &s->error)) return s->error.status;
     return zfi_store_put(s, index, data, &s->error);
+}
+
+/* Refuses a copy where one store has a tensor in pieces of which ranks have parts, and the other one
+ * has it whole or in other pieces. */
+static zf_status zfi_check_same_pieces(zf_store *to, const zfi_stored *t, const zf_store *from,
+                                       const char *call)
+{
+    const int32_t same = zfi_store_find(from, t->name),
+                  whole = t->whole < 0 ? -1 : zfi_store_find(from, to->tensors[t->whole].name);
+    if (same < 0 ? whole < 0 : zfi_is_copied(from, &from->tensors[same])) return ZF_OK;
+    return zfi_fail(&to->error, ZF_ERR_MISMATCH,
+                    "%s: \"%.300s\" is in pieces in one store, and whole or in other pieces in the "
+                    "other: give zf_divide the same sections for both",
+                    call, t->name);
 }
 
 /* Tensors that both stores have are of one kind, dtype and shape. */
@@ -574,8 +602,9 @@ static zf_status zfi_store_check_copy(zf_store *to, const zf_store *from, size_t
     for (int32_t k = 0; k < zfi_len(to->tensors); k++) {
         const zfi_stored *t = &to->tensors[k], *x;
         int32_t other = zfi_store_find(from, t->name);
-        /* pieces are copied with their tensor */
-        if (other < 0 || t->whole >= 0 || zfi_is_away(to, t)) continue;
+        if (!zfi_is_copied(to, t) || zfi_is_away(to, t)) continue;
+        if (zfi_check_same_pieces(to, t, from, "zf_store_copy")) return to->error.status;
+        if (other < 0) continue;
         x = &from->tensors[other];
         if (t->op != x->op || t->dtype != x->dtype || !zfi_same_shape(&t->shape, &x->shape))
             return zfi_fail(&to->error, ZF_ERR_MISMATCH,
@@ -609,10 +638,10 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
     for (int n = 0; n < 2; n++)
         for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
             int32_t other = zfi_store_find(from, to->tensors[k].name);
-            all &= other >= 0 || to->tensors[k].whole >= 0;
-            if (other < 0 || to->tensors[k].whole >= 0 || to->tensors[k].op != kinds[n] ||
-                zfi_is_away(to, &to->tensors[k]))
-                continue;
+            const zfi_stored *t = &to->tensors[k];
+            if (!zfi_is_copied(to, t)) continue;
+            all &= other >= 0;
+            if (other < 0 || t->op != kinds[n] || zfi_is_away(to, t)) continue;
             status = zfi_store_get(from, other, room, 0, "zf_store_copy", &to->error);
             if (!status) status = zfi_store_put(to, k, room, &to->error);
         }

@@ -164,7 +164,10 @@ static zf_status zfi_write_node(zf_program *p, int32_t id, int64_t micro, const 
                                 size_t bytes)
 {
     zf_status status;
-    if (p->tensor_of[id] >= 0) return zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
+    if (p->tensor_of[id] >= 0)
+        return zfi_refuse_pieces(p->store, p->tensor_of[id], "zf_write", "write", &p->error)
+                   ? p->error.status
+                   : zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
     if (zfi_is_unread(p, id)) return ZF_OK;
     if (zfi_is_held(&p->graph->nodes[id]))
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
@@ -258,7 +261,8 @@ ZF_API zf_status zf_write_range(zf_program *p, zf_tensor x, size_t offset, const
                         node->name ? node->name : p->graph->records[node->op]->name);
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write_range: data is NULL");
     if (zfi_access_range(p, id, zfi_access_shape(p, id), offset, bytes, "zf_write_range", &first,
-                         &until))
+                         &until) ||
+        zfi_refuse_pieces(p->store, p->tensor_of[id], "zf_write_range", "write", &p->error))
         return p->error.status;
     return zfi_store_put_range(p->store, p->tensor_of[id], first, until, data, &p->error);
 }

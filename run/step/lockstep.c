@@ -421,6 +421,9 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
     id = zfi_accessible(first, (zf_tensor){first->graph, id}, bytes, "zf_lockstep_read", false);
     if (!id) return zfi_fail(error, first->error.status, "%s", first->error.text);
     if (!data && bytes) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_lockstep_read: data is NULL");
+    if (first->tensor_of[id] >= 0 &&
+        zfi_refuse_pieces(first->store, first->tensor_of[id], "zf_lockstep_read", "read", error))
+        return error->status;
     if (first->tensor_of[id] < 0)
         return zfi_get_bytes(first->store, (zf_space)first->graph->nodes[id].space, data,
                              first->data[id], bytes, error);

@@ -345,6 +345,7 @@ ZFI_PLAIN_BEGINS
 #include "store/save.c"
 #include "store/load.c"
 #include "store/checkpoint.c"
+#include "store/reader.c"
 #include "run/compile/queue.c"
 #include "run/compile/widen.c"
 #include "run/compile/cpu.c"

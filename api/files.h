@@ -78,6 +78,26 @@ ZF_API zf_status zf_load(zf_store *store, const char *path, const zf_load_desc *
 ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size,
                                     zf_error *error);
 
+/* A checkpoint that is read tensor by tensor, whatever the layout of the ranks that have written it.
+ * In memory are its lists, the tensor that was read last, and 4 MiB. */
+typedef struct zf_checkpoint zf_checkpoint;
+
+/* Opens a checkpoint for its parameters and, with a role, the states that have it: "master" weights,
+ * "average", ... (store/manifest.c); NULL: no states. All that may be read is checked, as by zf_load.
+ * NULL with *error (which may be NULL). */
+ZF_API zf_checkpoint *zf_checkpoint_open(const char *path, const char *role,
+                                         const zf_allocator *allocator, zf_error *error);
+ZF_API void zf_checkpoint_close(zf_checkpoint *checkpoint); /* NULL: nothing */
+ZF_API const char *zf_checkpoint_path(const zf_checkpoint *checkpoint);
+ZF_API int32_t zf_checkpoint_count(const zf_checkpoint *checkpoint);
+/* 0 <= index < count: its names, dtype and shape are those of one rank; else the name is NULL. */
+ZF_API zf_stored zf_checkpoint_at(const zf_checkpoint *checkpoint, int32_t index);
+/* The index of the parameter of this name, or of its state with the role of zf_checkpoint_open; -1:
+ * there is none. */
+ZF_API int32_t zf_checkpoint_find(const zf_checkpoint *checkpoint, const char *param, bool state);
+/* All of a tensor, until the next read or zf_checkpoint_close. NULL with *error. */
+ZF_API const void *zf_checkpoint_read(zf_checkpoint *checkpoint, int32_t index, zf_error *error);
+
 /* ---------------------------------------------------------------------------------------- JSON
  *
  * JSON (RFC 8259) is read into a tree that does not change. All functions accept the value NULL,

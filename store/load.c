@@ -50,7 +50,8 @@ typedef struct zfi_loading {
     zf_store *store;
     const char *path;
     zf_load_desc d;
-    bool adds; /* tensors that the store lacks */
+    bool adds; /* tensors that the store lacks, */
+    zfi_role states; /* with params_only: states with this role too */
     bool writes; /* values are being changed */
     zfi_store_mark mark;
     zfi_memory memory;
@@ -417,6 +418,13 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
     return -1;
 }
 
+/* The store takes the entry if it lacks it. */
+static bool zfi_load_adds(const zfi_loading *l, const zfi_entry *entry)
+{
+    return l->adds && zfi_store_find(l->store, entry->name) < 0 &&
+           (!entry->kind || !l->d.params_only || (l->states && entry->role == l->states));
+}
+
 /* Each rank (or node) has its own values of the tensor, and the checkpoint is of another number of
  * them. Each begins with the mean of the old values, which keeps the mean over ranks. What
  * quantised gradients have left to send is a sum: each begins with an equal part of it. */
@@ -470,9 +478,7 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
     if ((status = zfi_file_in(path, l->path, zfi_tensor_file(name, entry->kind, l->rank, l->world),
                               &s->error)))
         return status;
-    if (l->adds && !(entry->kind && l->d.params_only) && zfi_store_find(s, entry->name) < 0 &&
-        (k = zfi_load_add(l, entry)) < 0)
-        return s->error.status;
+    if (zfi_load_adds(l, entry) && (k = zfi_load_add(l, entry)) < 0) return s->error.status;
     if (k < 0 || (zfi_kind_of(&s->tensors[k]) != entry->kind && !l->d.masters)) {
         if (l->d.params_only ||
             zfi_is_left(entry->role))
@@ -509,6 +515,12 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 
 /* ----------------------------------------------------------------------------------- lists */
 
+/* Some states are read. */
+static bool zfi_load_has_states(const zfi_loading *l)
+{
+    return !l->d.params_only || l->d.masters || l->states;
+}
+
 /* The list in `json`, that of l->rank: its entries, and that its files have nothing else. */
 static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
 {
@@ -522,7 +534,7 @@ static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
     if (zf_json_type_of(l->headers) != ZF_JSON_OBJECT)
         return zf_json_expected(l->headers, error, "an object");
     for (int kind = 0; kind < 2 && !status && l->rank < 0; kind++)
-        if (!kind || !l->d.params_only || l->d.masters) status = zfi_load_header(l, kind);
+        if (!kind || zfi_load_has_states(l)) status = zfi_load_header(l, kind);
     if (status) return status;
     if (zf_json_type_of(tensors) != ZF_JSON_ARRAY)
         return zf_json_expected(tensors, error, "an array");
@@ -530,7 +542,7 @@ static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
     for (at = zf_json_first(tensors); at && !status; at = zf_json_next(at)) {
         zfi_entry entry;
         if ((status = zfi_entry_read(l, at, &entry, error))) return status;
-        if (entry.kind && l->d.params_only && !l->d.masters) continue;
+        if (entry.kind && !zfi_load_has_states(l)) continue;
         l->listed[entry.kind]++;
         status = zfi_load_entry(l, &entry);
     }
@@ -648,7 +660,7 @@ static zf_status zfi_load_complete(const zfi_loading *l)
         const zfi_found *found = &l->found[k];
         const int kind = zfi_kind_of(t);
         zf_status status;
-        if ((kind && l->d.params_only) || t->whole >= 0) continue;
+        if ((kind && l->d.params_only && k < l->mark.tensors) || t->whole >= 0) continue;
         if (found->first < 0 && (l->d.merge || zfi_is_left(t->role))) continue;
         if (found->first < 0)
             return zfi_fail(&s->error, ZF_ERR_MISMATCH,
@@ -879,8 +891,8 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     return ZF_OK;
 }
 
-/* All parts, with one file open at a time. */
-static zf_status zfi_load_parts(zfi_loading *l, bool write)
+/* All parts, or those of one tensor, with one file open at a time. tensor -1: all. */
+static zf_status zfi_load_parts(zfi_loading *l, int32_t tensor, bool write)
 {
     zf_store *s = l->store;
     zf_status status = ZF_OK;
@@ -889,6 +901,7 @@ static zf_status zfi_load_parts(zfi_loading *l, bool write)
     char path[ZFI_ASIDE_MAX];
     for (size_t i = 0; i < stbds_arrlenu(l->parts) && !status; i++) {
         const zfi_part *part = &l->parts[i];
+        if (tensor >= 0 && part->tensor != tensor) continue;
         if (part->kind != kind || part->rank != rank) {
             char name[ZFI_FILE_NAME];
             uint64_t bytes;
@@ -908,7 +921,8 @@ static zf_status zfi_load_parts(zfi_loading *l, bool write)
 
 /* ---------------------------------------------------------------------------------- phases */
 
-static zf_status zfi_load_check(zfi_loading *l)
+/* Reads the lists, and checks all that this rank needs. */
+static zf_status zfi_load_look_through(zfi_loading *l)
 {
     zf_store *s = l->store;
     zf_status status;
@@ -927,7 +941,13 @@ static zf_status zfi_load_check(zfi_loading *l)
     }
     if ((status = zfi_load_manifest(l))) return status;
     if (!s->rank && (status = zfi_load_attachments(l))) return status;
-    if ((status = zfi_load_parts(l, false))) return status;
+    return zfi_load_parts(l, -1, false);
+}
+
+static zf_status zfi_load_check(zfi_loading *l)
+{
+    zf_store *s = l->store;
+    zf_status status = zfi_load_look_through(l);
     for (int32_t k = l->mark.tensors; k < zfi_len(s->tensors) && !status; k++) {
         zfi_stored *t = &s->tensors[k];
         if (!(t->host = zfi_calloc(&s->memory, zfi_whole_bytes(s, t), 1)))
@@ -960,7 +980,7 @@ static zf_status zfi_load_write(zfi_loading *l)
     zf_store *s = l->store;
     zf_status status;
     l->writes = true;
-    status = zfi_load_parts(l, true);
+    status = zfi_load_parts(l, -1, true);
     if (!status) status = zfi_load_nothing_left(l);
     if (!status) status = s->backend->synchronize(s->backend->self, &s->error);
     if (!status) return ZF_OK;
@@ -968,6 +988,17 @@ static zf_status zfi_load_write(zfi_loading *l)
     snprintf(s->error.text + strlen(s->error.text), sizeof s->error.text - strlen(s->error.text),
              "; parameters and states are now undefined");
     return status;
+}
+
+static void zfi_load_free(zfi_loading *l)
+{
+    zfi_array_free(&l->memory, l->found);
+    zfi_array_free(&l->memory, l->boxes);
+    zfi_array_free(&l->memory, l->extents);
+    zfi_free(&l->memory, l->piece, ZFI_PIECE);
+    zfi_array_free(&l->memory, l->parts);
+    zfi_array_free(&l->memory, l->sums);
+    zfi_manifest_free(&l->manifest);
 }
 
 /* Takes step and seed over, when all ranks have been written. */
@@ -984,13 +1015,7 @@ static void zfi_load_end(zfi_loading *l, zf_status status)
         zfi_load_take_steps(l);
         s->seed = l->seed;
     }
-    zfi_array_free(&l->memory, l->found);
-    zfi_array_free(&l->memory, l->boxes);
-    zfi_array_free(&l->memory, l->extents);
-    zfi_free(&l->memory, l->piece, ZFI_PIECE);
-    zfi_array_free(&l->memory, l->parts);
-    zfi_array_free(&l->memory, l->sums);
-    zfi_manifest_free(&l->manifest);
+    zfi_load_free(l);
 }
 
 static zf_status (*const zfi_load_phases[])(zfi_loading *) = {zfi_load_check, zfi_load_write};

@@ -19,6 +19,7 @@ typedef struct world {
     zf_local *local;
     zf_json *json;
     zf_json_writer *json_writer;
+    zf_checkpoint *checkpoint; /* NULL: no call has asked for it */
     zf_safetensors *safetensors;
     zf_safetensors_writer *safetensors_writer;
     zf_report *report;
@@ -81,6 +82,7 @@ static void world_close(world *w)
     zf_graph_free(w->graph), zf_graph_free(w->compiled);
     zf_store_free(w->store), zf_backend_free(w->backend), zf_local_free(w->local);
     zf_json_free(w->json), zf_json_writer_free(w->json_writer);
+    zf_checkpoint_close(w->checkpoint);
     zf_safetensors_close(w->safetensors), zf_safetensors_writer_free(w->safetensors_writer);
     zf_report_free(w->report), zf_trace_free(w->trace);
     zf_block_mask_free(w->block_mask);
@@ -95,9 +97,21 @@ static void forget(world *w, const void *freed)
         (void **)&w->backend,     (void **)&w->local,       (void **)&w->json,
         (void **)&w->json_writer, (void **)&w->safetensors, (void **)&w->safetensors_writer,
         (void **)&w->report,      (void **)&w->trace,
-        (void **)&w->block_mask};
+        (void **)&w->block_mask,  (void **)&w->checkpoint};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         if (*all[k] == freed) *all[k] = NULL;
+}
+
+/* The checkpoint of a small program. */
+static zf_checkpoint *opened(world *w)
+{
+    static char path[300];
+    if (!*path) {
+        snprintf(path, sizeof path, "%s", test_path("arguments-checkpoint"));
+        zf_save(zf_program_store(w->program), path, NULL);
+    }
+    if (!w->checkpoint) w->checkpoint = zf_checkpoint_open(path, NULL, NULL, NULL);
+    return w->checkpoint;
 }
 
 /* ---------------------------------------------------------------------------------- arguments */
@@ -115,6 +129,7 @@ PICK(zf_local *, zf_local_at, w->local)
 PICK(zf_comm *, zf_comm_at, zf_local_comm(w->local, 0))
 PICK(zf_json *, top, w->json)
 PICK(zf_json_writer *, zf_json_writer_at, w->json_writer)
+PICK(zf_checkpoint *, zf_checkpoint_at, opened(w))
 PICK(zf_safetensors *, zf_safetensors_at, w->safetensors)
 PICK(zf_safetensors_writer *, zf_safetensors_writer_at, w->safetensors_writer)
 PICK(zf_report *, zf_report_at, w->report)
@@ -309,6 +324,7 @@ static void free_made(void *made, const char *maker)
     else if (!strncmp(maker, "zf_local_new(", 13)) zf_local_free(made);
     else if (!strncmp(maker, "zf_block_mask_new(", 18)) zf_block_mask_free(made);
     else if (!strncmp(maker, "zf_store_new(", 13)) zf_store_free(made);
+    else if (!strncmp(maker, "zf_checkpoint_open(", 19)) zf_checkpoint_close(made);
     else if (!strncmp(maker, "zf_compile(", 11)) zf_program_free(made);
     else if (!strncmp(maker, "zf_report_new(", 14)) zf_report_free(made);
     else if (!strncmp(maker, "zf_trace_new(", 13)) zf_trace_free(made);

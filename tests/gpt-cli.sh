@@ -192,6 +192,8 @@ begins_with() {
     from() { pretrain --steps 2 --eval-batches 1 --init "$work/folder" "$@"; }
     pretrain --steps 0 --ranks 4 --tensor 2 --pipe 2 --micro-batches 4 --eval-batches 0 --save "$work/taken by 4" \
         --init "$work/learned" --dump "$work/dumped" && cmp "$work/dumped" "$work/learned.safetensors" &&
+        "$gpt" export --load "$work/taken by 4" "$work/exported.safetensors" &&
+        cmp "$work/exported.safetensors" "$work/learned.safetensors" &&
         from --micro-batches 4 --sections tensor=2 --dump "$work/dump of one" --dump-grads "$work/grads of one" || return
     grep '^held out: ' "$work/out" > "$work/held of one"
     for how in '--ranks 8 --tensor 2 --pipe 2 --micro-batches 2 --zero 3 --sum parts' \

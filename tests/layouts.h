@@ -88,7 +88,7 @@ static void run(test *t, team *m, const char *text, const layout *l)
 }
 
 /* Compares all parameters and states of two stores of one rank. */
-static void compare(test *t, zf_store *a, zf_store *b)
+static inline void compare(test *t, zf_store *a, zf_store *b)
 {
     static char x[8 * MOST], y[8 * MOST];
     CHECK(t, zf_store_count(a) == zf_store_count(b) && zf_store_count(a) > 40);
@@ -105,8 +105,8 @@ static void compare(test *t, zf_store *a, zf_store *b)
 /* Ranks in each layout load what those in the one before have saved, take a step and save; ranks in
  * the layout `one`, each of which has all values, have the bits of a run that was never
  * interrupted. */
-static void check_chain(test *t, const char *text, const layout *chain, int count,
-                        const layout *one)
+static inline void check_chain(test *t, const char *text, const layout *chain, int count,
+                               const layout *one)
 {
     static char at[2][300];
     static team whole, some, last;

@@ -163,13 +163,20 @@ static zf_shape zfl_file_shape(const zf_exchange *x, zf_tensor param)
     return zfl_is_turned(x, param) ? ZF_SHAPE(s.dims[1], s.dims[0]) : s;
 }
 
-/* to[column,row] = from[row,column], elements of `size` bytes. */
+/* Elements first..first + count - 1, of `size` bytes, of [columns, rows], where `from` is [rows,
+ * columns]. */
+static void zfl_turn_span(char *to, const char *from, zf_shape shape, size_t first, size_t count,
+                          size_t size)
+{
+    const size_t rows = (size_t)shape.dims[0], columns = (size_t)shape.dims[1];
+    for (size_t k = first; k < first + count; k++, to += size)
+        memcpy(to, from + (k % rows * columns + k / rows) * size, size);
+}
+
+/* The same of all elements. */
 static void zfl_turn(char *to, const char *from, zf_shape shape, size_t size)
 {
-    size_t rows = (size_t)shape.dims[0], columns = (size_t)shape.dims[1];
-    for (size_t row = 0; row < rows; row++)
-        for (size_t column = 0; column < columns; column++)
-            memcpy(to + (column * rows + row) * size, from + (row * columns + column) * size, size);
+    zfl_turn_span(to, from, shape, 0, (size_t)zf_shape_count(shape), size);
 }
 
 /* ------------------------------------------------------------------------------------- parts */
@@ -338,48 +345,109 @@ static void zfl_declare(const zf_exchange *x, zf_safetensors_writer *w, zf_graph
     }
 }
 
-/* Writes a tensor, or the parts of one, of which *index is the first. */
-static zf_status zfl_write_tensor(zf_safetensors_writer *w, int32_t *index, const char *data,
-                                  size_t bytes, int64_t parts)
+/* Where the values that are written come from: a program, or else a checkpoint. */
+typedef struct zfl_source {
+    zf_program *program;
+    zf_checkpoint *checkpoint;
+} zfl_source;
+
+/* Values of a parameter, in its order. */
+typedef struct zfl_values {
+    const char *data;
+    char *own; /* memory of them, to be freed; NULL: it is another's */
+    zf_dtype dtype;
+    zf_shape shape;
+    bool turned; /* files have them as [in, out] */
+} zfl_values;
+
+/* The tensor of a checkpoint that has the values of a parameter; -1 with *error. */
+static int32_t zfl_find_stored(const zf_checkpoint *c, zf_tensor param, zf_error *error)
 {
-    const size_t count = parts ? (size_t)parts : 1;
+    const char *name = zf_tensor_name(param), *path = zf_checkpoint_path(c);
+    char here[ZF_SHAPE_TEXT], wanted[ZF_SHAPE_TEXT];
+    int32_t at = zf_checkpoint_find(c, name, true);
+    zf_stored stored;
+    if (at < 0) at = zf_checkpoint_find(c, name, false);
+    stored = zf_checkpoint_at(c, at);
+    if (at < 0)
+        zfl_fail(error, ZF_ERR_MISMATCH,
+                 "%s: the checkpoint lacks the param \"%s\": it is of another model", path, name);
+    else if (stored.dtype > ZF_F64)
+        zfl_fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", path, name,
+                 zf_dtype_name(stored.dtype));
+    else if (strcmp(zf_shape_text(here, stored.shape),
+                    zf_shape_text(wanted, zf_param_shape(param))))
+        zfl_fail(error, ZF_ERR_MISMATCH, "%s: %s is %s, the model's is %s", path, name, here,
+                 wanted);
+    else return at;
+    return -1;
+}
+
+/* The values of a parameter, or those that an output of a program keeps of its gradient. */
+static bool zfl_values_of(const zfl_source *s, zf_tensor param, zf_tensor from, zfl_values *v,
+                          zf_error *error)
+{
+    const bool gradient = from.id != param.id;
+    const int32_t at = s->checkpoint ? zfl_find_stored(s->checkpoint, param, error) : -1;
+    const size_t count = (size_t)zf_shape_count(v->shape);
+    zf_status status;
+    if (s->checkpoint) {
+        v->dtype = zf_checkpoint_at(s->checkpoint, at).dtype;
+        return at >= 0 && (v->data = zf_checkpoint_read(s->checkpoint, at, error)) != NULL;
+    }
+    v->dtype = gradient ? zf_tensor_dtype(from) : ZF_F32;
+    v->data = v->own = malloc(count * zf_dtype_size(v->dtype) + 1);
+    if (!v->own) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!gradient) return !zf_weights_get(s->program, param, (float *)(void *)v->own, error);
+    status = zf_read_whole(s->program, from, v->own, count * zf_dtype_size(v->dtype));
+    return !status || zfl_fail(error, status, "%s", zf_program_error(s->program));
+}
+
+/* Writes values first..first + count - 1 of those that a file has, at most SPAN. */
+static zf_status zfl_write_span(zf_safetensors_writer *w, int32_t index, const zfl_values *v,
+                                size_t first, size_t count, zf_dtype dtype)
+{
+    double turned[ZFL_SPAN], rounded[ZFL_SPAN]; /* wide enough for each dtype */
+    const size_t size = zf_dtype_size(v->dtype);
+    const void *from = v->data + first * size;
+    if (v->turned) {
+        zfl_turn_span((char *)turned, v->data, v->shape, first, count, size);
+        from = turned;
+    }
+    if (dtype != v->dtype) zf_convert(rounded, dtype, from, v->dtype, count);
+    return zf_safetensors_write(w, index, dtype == v->dtype ? from : rounded,
+                                count * zf_dtype_size(dtype));
+}
+
+/* Writes values to a tensor, or to the parts of one, of which *index is the first. */
+static zf_status zfl_write_tensor(zf_safetensors_writer *w, int32_t *index, const zfl_values *v,
+                                  int64_t parts, zf_dtype dtype)
+{
+    const size_t count = parts ? (size_t)parts : 1, each = (size_t)zf_shape_count(v->shape) / count;
     zf_status status = ZF_OK;
-    for (size_t i = 0; i < count && !status; i++)
-        status = zf_safetensors_write(w, (*index)++, data + i * (bytes / count), bytes / count);
+    for (size_t i = 0; i < count && !status; i++, (*index)++)
+        for (size_t at = 0; at < each && !status; at += ZFL_SPAN)
+            status = zfl_write_span(w, *index, v, i * each + at, zfl_span_at(at, each), dtype);
     return status;
 }
 
 /* Writes tensor *index. w NULL: another rank writes. */
-static bool zfl_export_tensor(const zf_exchange *x, zf_program *p, zf_safetensors_writer *w,
+static bool zfl_export_tensor(const zf_exchange *x, const zfl_source *s, zf_safetensors_writer *w,
                               int32_t *index, zf_tensor param, zf_tensor from, zf_dtype dtype,
                               zf_error *error)
 {
-    bool gradient = from.id != param.id, turned = zfl_is_turned(x, param);
-    size_t count = (size_t)zf_shape_count(zf_param_shape(param)),
-           size = zf_dtype_size(gradient ? zf_tensor_dtype(from) : dtype), bytes = count * size;
-    float *values = malloc(count * sizeof *values + 1);
-    char *data = malloc(count * sizeof(double) + 1), *other = turned ? malloc(bytes + 1) : NULL;
-    zf_status status = ZF_OK;
-    if (!values || !data || (turned && !other)) {
-        status = zfl_fail_with(error, ZF_ERR_NOMEM, "out of memory");
-    } else if (gradient) {
-        status = zf_read_whole(p, from, data, bytes);
-        if (status) zfl_fail(error, status, "%s", zf_program_error(p));
-    } else if (!(status = zf_weights_get(p, param, values, error))) {
-        zf_convert(data, dtype, values, ZF_F32, count);
-    }
-    if (!status && turned) zfl_turn(other, data, zf_param_shape(param), size);
-    for (int copy = 0; copy < 1 + zfl_is_twice(x, param, gradient) && !status && w; copy++)
-        status = zfl_write_tensor(w, index, turned ? other : data, bytes,
-                                  gradient ? 0 : zfl_parts_of(x, param));
-    free(values);
-    free(data);
-    free(other);
-    return !status;
+    const bool gradient = from.id != param.id;
+    zfl_values v = {.shape = zf_param_shape(param), .turned = zfl_is_turned(x, param)};
+    bool good = zfl_values_of(s, param, from, &v, error);
+    for (int copy = 0; copy < 1 + zfl_is_twice(x, param, gradient) && good && w; copy++)
+        good = !zfl_write_tensor(w, index, &v, gradient ? 0 : zfl_parts_of(x, param),
+                                 gradient ? v.dtype : dtype);
+    free(v.own);
+    return good;
 }
 
 /* Writes all tensors to `path`. */
-static bool zfl_export_all(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
+static bool zfl_export_all(const zf_exchange *x, const zfl_source *s, zf_graph *g, const char *path,
                            bool gradients, zf_dtype dtype, zf_error *error)
 {
     zf_safetensors_writer *w = path ? zf_safetensors_writer_new(path, NULL, error) : NULL;
@@ -388,7 +456,7 @@ static bool zfl_export_all(const zf_exchange *x, zf_program *p, zf_graph *g, con
     if (w) zfl_declare(x, w, g, gradients, dtype);
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor t = zf_param_at(g, i), from = zfl_exported(g, t, gradients);
-        if (zf_valid(from)) good = zfl_export_tensor(x, p, w, &written, t, from, dtype, error);
+        if (zf_valid(from)) good = zfl_export_tensor(x, s, w, &written, t, from, dtype, error);
     }
     /* zf_safetensors_finish reports the writer's own error. */
     if (w && (good || !error->status)) good = !zf_safetensors_finish(w, error);
@@ -396,19 +464,62 @@ static bool zfl_export_all(const zf_exchange *x, zf_program *p, zf_graph *g, con
     return good;
 }
 
-/* The writer would follow a link, which is to be replaced. */
-bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
-                        bool gradients, zf_dtype dtype, zf_error *error)
+/* The same, to a path that may be a link: the writer would follow it, and it is to be replaced. */
+static bool zfl_export_to(const zf_exchange *x, const zfl_source *s, zf_graph *g, const char *path,
+                          bool gradients, zf_dtype dtype, zf_error *error)
 {
     char *made;
     bool good;
     x = zfl_exchange_of(x, g);
-    if (!path || !zfl_is_link(path)) return zfl_export_all(x, p, g, path, gradients, dtype, error);
+    if (!path || !zfl_is_link(path)) return zfl_export_all(x, s, g, path, gradients, dtype, error);
     if (!zfl_may_replace(path, error) || !(made = zfl_path_aside(path, error))) return false;
-    good = zfl_export_all(x, p, g, made, gradients, dtype, error) &&
+    good = zfl_export_all(x, s, g, made, gradients, dtype, error) &&
            zfl_file_rename(made, path, error);
     free(made);
     return good;
+}
+
+bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
+                        bool gradients, zf_dtype dtype, zf_error *error)
+{
+    return zfl_export_to(x, &(zfl_source){.program = p}, g, path, gradients, dtype, error);
+}
+
+bool zf_exchange_export_from(const zf_exchange *x, zf_checkpoint *from, zf_graph *g,
+                             const char *path, zf_dtype dtype, zf_error *error)
+{
+    return zfl_export_to(x, &(zfl_source){.checkpoint = from}, g, path, false, dtype, error);
+}
+
+/* Every parameter of the graph is there, of those of 16 bits the master weights; with `average`
+ * some have an average. */
+static bool zfl_has_stored(const zf_checkpoint *c, zf_graph *g, bool average, zf_error *error)
+{
+    bool some = !average;
+    for (int32_t i = 0; i < zf_param_count(g); i++) {
+        const char *name = zf_tensor_name(zf_param_at(g, i));
+        const int32_t at = zfl_find_stored(c, zf_param_at(g, i), error);
+        const bool state = zf_checkpoint_at(c, at).state;
+        if (at < 0) return false;
+        if (!state && !average && zf_dtype_size(zf_checkpoint_at(c, at).dtype) == 2)
+            return zfl_fail(error, ZF_ERR_MISMATCH,
+                            "%s: the checkpoint lacks master weights of \"%s\"",
+                            zf_checkpoint_path(c), name);
+        some |= state;
+    }
+    return some || zfl_fail(error, ZF_ERR_ARGUMENT,
+                            "%s has no averages: it was trained without --ema",
+                            zf_checkpoint_path(c));
+}
+
+zf_checkpoint *zf_exchange_open(const char *path, bool average, zf_graph *g,
+                                const zf_allocator *allocator, zf_error *error)
+{
+    const char *role = average ? "average" : zf_folder_precision(path) != ZF_F32 ? "master" : NULL;
+    zf_checkpoint *c = zf_checkpoint_open(path, role, allocator, error);
+    if (c && zfl_has_stored(c, g, average, error)) return c;
+    zf_checkpoint_close(c);
+    return NULL;
 }
 
 /* ------------------------------------------------------------------------- between two programs */

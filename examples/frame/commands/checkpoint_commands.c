@@ -106,6 +106,48 @@ static void print_part(const sample_model *sample, const void *config, const cha
                type, sample->config()->architecture_of(config));
 }
 
+/* What is written of an open session, and where to. */
+typedef struct written {
+    session *session;
+    const session_desc *desc;
+    const folder_options *from;
+    zf_checkpoint *checkpoint; /* whose parameters are written one by one; NULL: those in memory */
+    const char *out;
+    zf_dtype dtype;
+} written;
+
+/* Writes the files. */
+static bool write_files(const written *w, zf_error *error)
+{
+    const sample_model *sample = w->desc->sample;
+    session *s = w->session;
+    char file[ZF_FOLDER_PATH];
+    if (!zf_folder_export(w->out, w->from->load,
+                          zf_config_json(sample->config(), w->desc->config),
+                          sample->objective->frame,
+                          zf_config_positions(sample->config(), w->desc->config), file, error))
+        return false;
+    if (w->checkpoint)
+        return zf_exchange_export_from(sample->exchange(), w->checkpoint, s->graph, file, w->dtype,
+                                       error);
+    return zf_exchange_export(sample->exchange(), s->program, s->graph, file, false, w->dtype,
+                              error);
+}
+
+/* The session of a checkpoint only plans: it says which parameters there are. */
+static bool write_session(written *w, bool merges, zf_error *error)
+{
+    session *s = w->session;
+    bool good = true;
+    if (w->desc->plan_only)
+        good = (w->checkpoint = zf_exchange_open(w->from->load, w->from->average, s->graph, NULL,
+                                                 error)) != NULL;
+    if (merges) good = round_weights(s, w->desc, w->from->weights, error) && merge(s, error);
+    good = good && write_files(w, error);
+    zf_checkpoint_close(w->checkpoint);
+    return good;
+}
+
 /* export, or merge, which adds an adapter to what is exported. */
 static int write_model(const sample_model *sample, bool merges, int argc, char **argv)
 {
@@ -121,7 +163,6 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     named_files files = {.count = 0};
     session s;
     zf_error error = {ZF_OK, ""};
-    char file[ZF_FOLDER_PATH];
     int status;
     bool good;
     command_add(&tables, folder_load_rows, &o.from);
@@ -141,15 +182,17 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     files_add(&files, "", out, true);
     files_add_options(&files, tables.all, tables.count);
     good = files_apart(&files, &error) &&
-           session_config(sample, o.from.load, o.from.adapter, &config, &error) &&
-           session_open_folder(&s, o.from.load, &d, 1 + ZF_F32, &error);
+           session_config(sample, o.from.load, o.from.adapter, &config, &error);
+    d.plan_only = good && !merges && zf_folder_is_checkpoint(o.from.load) &&
+                  !zf_config_bits(sample->config(), &config);
+    good = good && session_open_folder(&s, o.from.load, &d, 1 + ZF_F32, &error);
     if (good) {
-        good = (!merges || (round_weights(&s, &d, o.from.weights, &error) && merge(&s, &error))) &&
-               zf_folder_export(out, o.from.load, zf_config_json(sample->config(), &config),
-                                sample->objective->frame,
-                                zf_config_positions(sample->config(), &config), file, &error) &&
-               zf_exchange_export(sample->exchange(), s.program, s.graph, file, false,
-                                  (zf_dtype)o.dtype, &error);
+        written w = {.session = &s,
+                     .desc = &d,
+                     .from = &o.from,
+                     .out = out,
+                     .dtype = (zf_dtype)o.dtype};
+        good = write_session(&w, merges, &error);
         session_close(&s);
         if (good) print_unlike(sample, &config, out);
         if (good) print_part(sample, &config, o.from.load, out);

@@ -65,6 +65,17 @@ ZF_API bool zf_exchange_import(const zf_exchange *x, zf_program *program, zf_gra
 ZF_API bool zf_exchange_export(const zf_exchange *x, zf_program *program, zf_graph *g,
                                const char *path, bool gradients, zf_dtype dtype, zf_error *error);
 
+/* Opens a checkpoint, of ranks in any layout, for an export of the parameters of a graph: master
+ * weights, if it has any, or, with `average`, the averages of --ema. All of it is checked, and that it
+ * has the parameters. To be closed by zf_checkpoint_close; NULL with *error. */
+ZF_API zf_checkpoint *zf_exchange_open(const char *path, bool average, zf_graph *g,
+                                       const zf_allocator *allocator, zf_error *error);
+
+/* Writes what zf_exchange_export would write of a program with these values, one parameter at a time:
+ * no more than that is in memory. */
+ZF_API bool zf_exchange_export_from(const zf_exchange *x, zf_checkpoint *from, zf_graph *g,
+                                    const char *path, zf_dtype dtype, zf_error *error);
+
 /* Whether the parameters of one graph can be copied to another, by name, except those of an
  * adapter's products. One that `from` lacks keeps its value if it belongs to a head or is kept by
  * an adapter, and is an error otherwise. So is one of `from` that `to` lacks and that belongs to no

@@ -237,7 +237,8 @@ typedef struct zf_cut_desc {
 } zf_cut_desc;
 ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 /* Makes what zf_cut cannot cut as it is of nodes that it can, in so many sections: the head of a
- * loss, by its classes. 0 or 1: nothing. zf_passes runs it after zf_fuse. Requires: before
+ * loss, by its classes, and products that join layers. 0 or 1: nothing. zf_passes runs it after
+ * zf_fuse; with zero.store a product whose weight the store has whole stays one. Requires: before
  * zf_precision and zf_autograd. */
 ZF_API zf_status zf_divide(zf_graph *graph, int32_t sections);
 

@@ -113,7 +113,7 @@ static bool zfi_wants_divide(const zf_training *t) { return zfi_head_sections(t)
 
 static zf_status zfi_pass_divide(zf_graph *g, const zf_training *t)
 {
-    return zfi_divide(g, zfi_tensor_sections(t), zfi_head_sections(t));
+    return zfi_divide(g, zfi_tensor_sections(t), zfi_head_sections(t), t->zero.store);
 }
 
 static bool zfi_wants_stages(const zf_training *t)

@@ -118,3 +118,54 @@ TEST_ONCE(families_keep_attention_whole)
         zf_graph_free(g);
     }
 }
+
+static void close_session(void *s) { session_close(s); }
+
+/* A session over the same weights, with or without the adapter; it is closed with the test. */
+static void open_over(test *t, session *s, session_desc d, session *of, session_adapter with)
+{
+    zf_error error = {ZF_OK, ""};
+    if (of) d.training = (zf_training){.clip = 0}, d.purpose = SAMPLE_EVALUATE;
+    d.share = of, d.with = with;
+    if (session_open(s, &d, &error)) test_defer(t, close_session, s);
+    else test_unwind(t, __FILE__, __LINE__, "session_open", error.status, error.text);
+}
+
+/* A product that joins layers is whole with an adapter, and so it is in the base over the same
+ * store, which computes the same. */
+TEST_ONCE(families_have_a_base_with_sections)
+{
+    static const struct {
+        zf_causal_family family;
+        const char *targets;
+        int micro_batches;
+    } all[] = {{ZF_CAUSAL_PHI3, "all-linear", 0},
+               {ZF_CAUSAL_PHI3, "qkv_proj", 2},
+               {ZF_CAUSAL_PHI3, "o_proj", 0},
+               {ZF_CAUSAL_FALCON, "all-linear", 0}};
+    static session train, base;
+    for (size_t k = 0; k < sizeof all / sizeof *all && !t->failed; k++) {
+        zf_causal_config c = small(all[k].family);
+        double loss;
+        const session_desc d = {.sample = &llm_sample,
+                                .purpose = SAMPLE_TRAIN,
+                                .config = &c,
+                                .training = {.lora = {.rank = 2, .targets = all[k].targets},
+                                             .zero.micro_batches = all[k].micro_batches,
+                                             .sections.tensor = 2},
+                                .threads = 1,
+                                .seed = 5,
+                                .shape = {.batch = 2, .sequence = TOKENS}};
+        if (c.family == ZF_CAUSAL_FALCON) c.kv_heads = 1, c.parallel = ZF_CAUSAL_PARALLEL_ONE_NORM;
+        open_over(t, &train, d, NULL, SESSION_OWN);
+        if (!t->unwound) open_over(t, &base, d, &train, SESSION_BASE);
+        if (t->failed || t->unwound) return;
+        feed(train.graph, train.program, 0, 0), feed(base.graph, base.program, 0, 0);
+        if (all[k].micro_batches) OK(t, zf_micro(train.program), zf_program_error(train.program));
+        OK(t, zf_step(train.program), zf_program_error(train.program));
+        loss = session_scalar(&train, "loss"); /* the base computes in the same memory */
+        OK(t, zf_step(base.program), zf_program_error(base.program));
+        CHECK_NEAR(t, (all[k].micro_batches ? 2 : 1) * session_scalar(&base, "loss"), loss, 0);
+        session_close(&base), session_close(&train);
+    }
+}

@@ -521,9 +521,8 @@ TEST(tile_errors)
         const char *text;
     } list[] = {
         {4096, 0,
-         "the store has \"layer.0.w\" in pieces, and here it is whole: give zf_tile the same bytes "
-         "for "
-         "all programs over one store"},
+         "the store has \"layer.0.w\" in pieces, and here it is whole: give zf_tile the same bytes, "
+         "and zf_divide the same sections, for all programs over one store"},
         {0, 4096, "the store has \"layer.0.w\" whole, and here is \"layer.0.w["},
         {4096, 2048, "in other pieces, and here is \"layer."},
     };

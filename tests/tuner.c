@@ -4,7 +4,8 @@
 #include "letters.h"
 #include "test.h"
 
-#define FOLDER "tests/golden/llm/llama2"
+#define LLAMA "tests/golden/llm/llama2"
+#define PHI3 "tests/golden/llm/phi3"
 
 enum { ROWS = 3, TOKENS = 24, STEPS = 40 };
 
@@ -12,6 +13,8 @@ static const char lines[] = "{\"prompt\": \"abc\", \"response\": \"xyz\"}\n"
                             "{\"prompt\": \"acd\", \"response\": \"xyz\"}\n"
                             "{\"prompt\": \"bcd\", \"response\": \"xyz\"}\n"
                             "{\"prompt\": \"bbd\", \"response\": \"xyz\"}\n";
+
+static const char *model_folder = LLAMA;
 
 static void close_tuner(void *t) { zf_tuner_close(t); }
 static void close_session(void *s) { session_close(s); }
@@ -27,7 +30,7 @@ static bool open_tuner(test *t, zf_tuner *tuner, zf_tokenizer **tokens, const zf
     if ((*tokens = letters(&error))) test_defer(t, free_tokens, *tokens);
     if (cpu && *tokens && write_lines(path, lines) &&
         zf_tuner_open(tuner,
-                      &(zf_tuner_desc){.folder = FOLDER,
+                      &(zf_tuner_desc){.folder = model_folder,
                                        .data = path,
                                        .tokenizer = *tokens,
                                        .backend = cpu,
@@ -56,10 +59,10 @@ static bool open_session(test *t, session *s, const zf_training *training)
                       .shape = {.batch = ROWS, .sequence = TOKENS, .rows = SAMPLE_PACKED}};
     zf_weights_report report;
     zf_error error = {ZF_OK, ""};
-    if (!session_config(&llm_sample, FOLDER, NULL, &config, &error) || !session_open(s, &d, &error))
+    if (!session_config(&llm_sample, model_folder, NULL, &config, &error) || !session_open(s, &d, &error))
         return test_unwind(t, __FILE__, __LINE__, "session", error.status, error.text), false;
     test_defer(t, close_session, s);
-    return session_take(s, FOLDER, &report, &error);
+    return session_take(s, model_folder, &report, &error);
 }
 
 /* Steps have the bits of build/llm's, of all weights and of an adapter. */
@@ -140,6 +143,28 @@ TEST_ONCE(tuner_saves_what_it_has_learned)
     }
 }
 
+/* A generator has a tuner's weights in pieces where it has. */
+TEST_ONCE(tuner_generates_with_sections)
+{
+    static zf_tuner tuner; /* outlive what the test defers */
+    static zf_generator g;
+    zf_tokenizer *tokens;
+    zf_error error = {ZF_OK, ""};
+    double loss = 0;
+    model_folder = PHI3;
+    const bool good = open_tuner(t, &tuner, &tokens, &(zf_training){.sections.tensor = 2});
+    model_folder = LLAMA;
+    if (!good) return;
+    CHECK(t, zf_valid(zf_graph_find(tuner.graph, "model.layers.0.mlp.gate_up_proj.weight[0:20]")));
+    OK(t, !zf_generator_open(&g, &(zf_generator_desc){.tuner = &tuner}, &error), error.text);
+    test_defer(t, close_generator, &g);
+    for (int step = 0; step < STEPS / 2; step++)
+        OK(t, !zf_tuner_step(&tuner, 1e-2, &loss, &error), error.text);
+    CHECK(t, answers(&g, tokens, " x y z"));
+    zf_generator_close(&g);
+    zf_tuner_close(&tuner);
+}
+
 /* A conversation by turns, of which caches keep what they have, has the answers of one that is
  * computed from its beginning; a message that does not fit is forgotten. */
 TEST_ONCE(tuner_talks_by_turns)
@@ -189,7 +214,7 @@ TEST_ONCE(tuner_refusals)
     zf_tokenizer *tokens = letters(&error);
     zf_backend *cpu = zf_cpu_backend(NULL, &error);
     const zf_tuner_desc good = {
-        .folder = FOLDER, .data = path, .tokenizer = tokens, .backend = cpu, .sequence = 8};
+        .folder = model_folder, .data = path, .tokenizer = tokens, .backend = cpu, .sequence = 8};
     struct {
         zf_tuner_desc d;
         const char *says;
@@ -212,7 +237,7 @@ TEST_ONCE(tuner_refusals)
     }
     OK(t, !zf_tuner_open(&tuner, &good, &error), error.text);
     CHECK(t,
-          !zf_generator_open(&g, &(zf_generator_desc){.tuner = &tuner, .folder = FOLDER}, &error));
+          !zf_generator_open(&g, &(zf_generator_desc){.tuner = &tuner, .folder = model_folder}, &error));
     CHECK_TEXT(t, error.text, "with a tuner, model, folder and backend are the tuner's");
     zf_tuner_close(&tuner);
     zf_tokenizer_free(tokens);

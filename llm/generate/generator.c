@@ -34,7 +34,12 @@ static bool zfl_read_model_folder(zf_generator *g, const zf_generator_desc *d, z
 /* The passes of a step that reads the parameters of a tuner. */
 static void zfl_adapt_as(zf_graph *graph, const zf_tuner *tuner)
 {
-    const zf_training t = {.lora = tuner->training.lora, .precision = tuner->training.precision};
+    const zf_training *from = &tuner->training;
+    const zf_training t = {.lora = from->lora,
+                           .precision = from->precision,
+                           .tile = from->tile,
+                           .sections = from->sections,
+                           .zero.store = zf_program_store(tuner->program)};
     zf_passes(graph, &t);
 }
 

@@ -30,7 +30,7 @@ static void zfi_parallel_run(zfi_parallel *c)
     if (g->error.status) return;
     zfi_parallel_chain(c);
     zfi_parallel_choose(c);
-    if (!g->error.status && !zfi_parallel_cuts_some(c)) zfi_parallel_none(c);
+    if (!g->error.status && !c->store && !zfi_parallel_cuts_some(c)) zfi_parallel_none(c);
     if (!g->error.status) zfi_parallel_units(c);
     if (!g->error.status) zfi_parallel_rewrite(c);
     if (!g->error.status && c->d.tokens != ZF_TOKENS_WHOLE) zfi_sequence(c);

@@ -38,6 +38,7 @@ static zf_status zfi_settle_sections(zf_graph *g, const char *pass, int32_t rank
 
 typedef struct zfi_dividing {
     zf_graph *graph;
+    const zf_store *store; /* of whose parameters the program reads some; NULL: none */
     int32_t sections, heads; /* of classes; of heads: ranks along two axes may share these */
     int32_t count; /* of nodes */
     int64_t *wide; /* by node: of what becomes an operand of attention, its columns, or UNJOINED */
@@ -154,16 +155,19 @@ static int64_t zfi_third_at(const zf_graph *g, const zfi_node *node, int32_t pac
     return third ? wide * (heads + (third - 1) * keys) : 0;
 }
 
-/* The node may join layers: a plain product with a weight [n,k] and a bias that nothing else reads. */
-static bool zfi_may_join_layers(const zf_graph *g, const zfi_node *node, const int32_t *uses)
+/* The node may join layers: a plain product with a weight [n,k] and a bias that nothing else reads,
+ * and that the store has not whole. */
+static bool zfi_may_join_layers(const zfi_dividing *s, const zfi_node *node, const int32_t *uses)
 {
+    const zf_graph *g = s->graph;
     const int32_t count = node->arg_count;
     if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation) || count < 2 || count > 3)
         return false;
     for (int32_t k = 1; k < count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         if (x->op != ZF_OP_param || uses[node->args[k]] != 1 || x->shape.rank != 3 - k ||
-            zfi_cut_rows_of(x).rows || ZF_INT(x, param, bits))
+            zfi_cut_rows_of(x).rows || ZF_INT(x, param, bits) ||
+            zfi_store_placed(s->store, x->name) >= 0)
             return false;
     }
     return true;
@@ -259,7 +263,7 @@ static void zfi_find_joined(const zfi_dividing *s)
     zfi_count_uses(g, uses);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (!zfi_may_join_layers(g, node, uses)) s->upto[g->order[i]] = ZFI_UNJOINED;
+        if (!zfi_may_join_layers(s, node, uses)) s->upto[g->order[i]] = ZFI_UNJOINED;
         for (int32_t k = 0; k < node->arg_count; k++) {
             int64_t *upto = &s->upto[node->args[k]];
             const int parts = zfi_parts_read(g, node, node->args[k], &at, columns);
@@ -372,9 +376,10 @@ static void zfi_divide_nodes(const zfi_dividing *s)
     zfi_array_free(&g->memory, order);
 }
 
-static zf_status zfi_divide(zf_graph *g, int32_t sections, int32_t heads)
+/* zf_divide; `store`: parameters that it has whole stay so; NULL: none. */
+static zf_status zfi_divide(zf_graph *g, int32_t sections, int32_t heads, const zf_store *store)
 {
-    zfi_dividing s = {.graph = g, .sections = sections, .heads = heads,
+    zfi_dividing s = {.graph = g, .store = store, .sections = sections, .heads = heads,
                       .count = g ? (int32_t)zfi_len(g->nodes) : 0};
     const int32_t params = g ? zfi_len(g->params) : 0;
     const char *scope;
@@ -403,5 +408,5 @@ static zf_status zfi_divide(zf_graph *g, int32_t sections, int32_t heads)
 
 ZF_API zf_status zf_divide(zf_graph *g, int32_t sections)
 {
-    return zfi_divide(g, sections, sections);
+    return zfi_divide(g, sections, sections, NULL);
 }

@@ -198,10 +198,18 @@ static bool zfi_wants_offload(const zf_training *t)
            d->activations != ZF_DEVICE;
 }
 
+/* Some of the store's parameters are in buckets; NULL: none. */
+static bool zfi_has_buckets(const zf_store *s)
+{
+    for (int32_t k = 0; s && k < zfi_len(s->buckets); k++)
+        if (s->buckets[k].flat) return true;
+    return false;
+}
+
 static bool zfi_wants_zero(const zf_training *t)
 {
     return zfi_wants_offload(t) || t->zero.stage || t->zero.world || t->zero.micro_batches ||
-           t->zero.bucket_bytes || t->zero.store;
+           t->zero.bucket_bytes || zfi_has_buckets(t->zero.store);
 }
 
 static bool zfi_wants_prefetch(const zf_training *t)

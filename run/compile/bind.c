@@ -266,7 +266,8 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool must_exist,
         if (t && (t->bucket >= 0 || zfi_is_tiled(t)))
             return zfi_fail(&g->error, ZF_ERR_MISMATCH,
                             "zf_compile: the store has \"%s\" %s, and here is \"%s\": give zf_tile "
-                            "the same bytes for all programs over one store",
+                            "the same bytes, and zf_divide the same sections, for all programs over "
+                            "one store",
                             t->name, zfi_is_tiled(t) ? "in other pieces" : "whole", node->name);
         if (!must_exist) return ZF_OK;
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
@@ -277,7 +278,8 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool must_exist,
     if (zfi_is_tiled(t))
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
                         "zf_compile: the store has \"%s\" in pieces, and here it is whole: give "
-                        "zf_tile the same bytes for all programs over one store",
+                        "zf_tile the same bytes, and zf_divide the same sections, for all programs "
+                        "over one store",
                         node->name);
     if (zfi_is_stored_leaf(p, t, node)) return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_MISMATCH,

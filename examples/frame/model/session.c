@@ -71,7 +71,7 @@ static zf_training step_training(session *s, const session_desc *d, int32_t vari
                                  const zf_store *store)
 {
     zf_training t = d->share ? sharing_training(s, d) : d->training;
-    const zf_zero_desc whole = {.stage = 0};
+    const zf_zero_desc whole = {.store = store};
     t.loss = t.lr = ZF_NONE;
     if (d->purpose == SAMPLE_TRAIN)
         t.loss = zf_graph_find(s->graph, "loss"), t.lr = zf_graph_find(s->graph, "lr");

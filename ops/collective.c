@@ -372,10 +372,10 @@ ZF_API void zf_add_ranks_by_trees(void *out, const void *const *parts, int32_t w
  *              g h
  */
 
-/* The number of a rank in a group. */
+/* The number of a rank in a group, which may be of all ranks. */
 static int32_t zfi_number_in(const zf_group *group, int32_t rank)
 {
-    return (rank - group->first) / group->stride;
+    return group->count ? (rank - group->first) / group->stride : rank;
 }
 
 /* What lies there in scratch before the call, and after it: whole, with pieces of all ranks. */

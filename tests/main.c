@@ -285,7 +285,7 @@ static int says_usage(const char *option)
 {
     fprintf(stderr,
             "tests: %s: no option; usage: tests [--oom[=all]] [--bless] [--list] [--times] "
-            "[--part=K/N] [SUBSTRING ...]\n",
+            "[--part=K/N] [SUBSTRING | -SUBSTRING ...]\n",
             option);
     return 2;
 }
@@ -305,7 +305,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--times")) times = true;
         else if (sscanf(argv[i], "--part=%d/%d", &part, &parts) == 2 && part >= 1 && part <= parts)
             continue;
-        else if (argv[i][0] == '-') return says_usage(argv[i]);
+        else if (!strncmp(argv[i], "--", 2)) return says_usage(argv[i]);
         else words[word_count++] = argv[i];
     }
     if (!words_name_tests(cases)) return 2;

@@ -316,7 +316,8 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
     const size_t from = zfi_mpi_index(p, round), to = from + (size_t)p->m->p.comm.world;
     MPI_Request *requests = p->channel->requests;
     const int tag = p->call->channel;
-    bool filled = false; /* the slot that is sent to all ranks */
+    const zfi_mpi_head head = zfi_mpi_head_of(p, round);
+    bool headed = false, filled = false; /* the slot that is sent to all ranks */
     int code;
     for (int32_t r = 0; r < world; r++) {
         if (r == rank || zfi_mpi_piece(p, r, rank, round) < 0) continue;
@@ -329,11 +330,10 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
         const int64_t count = zfi_mpi_piece(p, rank, r, round);
         char *slot = zfi_mpi_slot(p, to + (size_t)(p->by_target ? r : rank));
         if (count < 0) continue;
-        if (!filled) {
-            zfi_mpi_head head = zfi_mpi_head_of(p, round);
-            memcpy(slot, &head, sizeof head);
-            if (count)
-                memcpy(slot + sizeof head, zfi_mpi_source(p, r, round), (size_t)count * p->size);
+        if (!headed) memcpy(slot, &head, sizeof head);
+        headed = !p->by_target;
+        if (count && !filled) { /* after messages without data, perhaps */
+            memcpy(slot + sizeof head, zfi_mpi_source(p, r, round), (size_t)count * p->size);
             filled = !p->by_target;
         }
         code = MPI_Isend(slot, (int)(ZFI_MPI_HEAD + (size_t)count * p->size), MPI_BYTE,

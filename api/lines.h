@@ -104,7 +104,7 @@
 #define zf_dispatch(x, ...) zf_dispatch(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_combine(x, ...) zf_combine(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_grouped_linear(x, ...) zf_grouped_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_grouped_linear_ex(x, ...) \
+#define zf_grouped_linear_ex(x, ...)                                                               \
     zf_grouped_linear_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_attention(x, ...) zf_attention(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_residual_layer_norm(x, ...)                                                             \

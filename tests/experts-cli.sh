@@ -26,8 +26,6 @@ refuses 'sections on ranks that they do not divide' \
 refuses 'sections that experts do not divide' '--sections expert=S: S must be a multiple of --expert' experts --expert 2 \
     --sections expert=3
 refuses 'experts and sequences' '--expert and --context exclude each other' experts --expert 2 --context 2
-refuses 'experts and gradients in a file' '--expert excludes --dump-grads: ranks have parts of gradients' experts \
-    --expert 2 --dump-grads "$work/d"
 refuses 'experts and memory' '--expert and --memory exclude each other' experts --expert 2 --memory 64M
 refuses 'shared experts of a model without any' 'there are no experts that ranks can share' "$llm" pretrain --model \
     $data/llama.json --corpus $data/stories.txt --vocab $data/vocab.txt --seq 16 --batch 4 --steps 1 --quiet \
@@ -35,6 +33,16 @@ refuses 'shared experts of a model without any' 'there are no experts that ranks
 refuses 'experts that pairs cannot share' '--expert is for pretrain and finetune' "$llm" dpo --model $data/moe.json \
     --tokenizer "$work" --data $data/pairs.jsonl --seq 20 --expert 2 --ranks 2
 refuses 'more rows than planned' ' in model.layers.0.block_sparse_moe: ' experts --expert 4 --expert-rows 0.3
+# Gradients in a file are those of ranks that have all experts.
+gradients() {
+    ends 0 experts --sections expert=4 --batch 8 --micro-batches 2 --dump-grads "$work/gradients" || return
+    for how in '--expert 4 --zero 3' '--expert 2 --zero 1' '--expert 2'; do
+        # shellcheck disable=SC2086
+        ends 0 experts --sections expert=4 --batch 8 --micro-batches 2 $how --dump-grads "$work/d" &&
+            cmp "$work/d" "$work/gradients" || return
+    done
+}
+check 'gradients in a file' gradients
 check 'a run of experts' ends 0 experts --expert 4 --aux-loss 0.1 --save "$work/experts"
 check 'that goes on with its losses' ends 0 experts --expert 2 --aux-loss 0.1 --steps 2 --load "$work/experts"
 

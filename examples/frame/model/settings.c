@@ -379,8 +379,6 @@ static const char *wrong_experts(const settings *o)
         return "--expert and --context exclude each other";
     if (o->device.kind != DEVICE_CPU) return "--expert is for --device cpu";
     if (o->memory) return "--expert and --memory exclude each other";
-    if (t->expert > 1 && o->dump_grads)
-        return "--expert excludes --dump-grads: ranks have parts of gradients";
     return NULL;
 }
 

@@ -426,6 +426,8 @@ static const char *const collectives[] = {
     "%3 = shard %2 {world=3} : f32[1024]\n"
     "update:\n"
     "%4 = all_gather %3, %2 {world=3} : f32[3072]\n",
+    ("mesh context=3\n%1 = input \"x\" : f32[6]+context\n"
+     "%2 = reduce %1 {world=3 over=context root=1} : f32[6@context]\n"),
     "mesh pipe=3\n%1 = input \"x\" : f32[6]\n%2 = send %1 {world=3 over=pipe from=2 to=1} : f32[6]\n"};
 
 /* One rank's launch, over memory of its own. */

@@ -233,8 +233,8 @@ TEST_ONCE(layouts_refuse_parts_of_pieces)
     REFUSED("zf_write_range", "write", zf_write_range(p, w, 64, values, 64), zf_program_error(p));
     REFUSED("zf_store_read", "read", zf_store_read(s, name, values, all), zf_store_error(s));
     REFUSED("zf_store_write", "write", zf_store_write(s, name, values, all), zf_store_error(s));
-    const zf_lockstep_desc both = {m.programs, 2, 0};
-    REFUSED("zf_lockstep_read", "read", zf_lockstep_read(&both, name, values, all, &error),
+    const zf_lockstep_desc ranks = {m.programs, 2, 0};
+    REFUSED("zf_lockstep_read", "read", zf_lockstep_read(&ranks, name, values, all, &error),
             error.text);
     const char *piece = "model.layers.0.self_attn.qkv_proj.weight[16:24]";
     OK(t, zf_store_read(s, piece, values, 4 * 16 * 4), zf_store_error(s)); /* its part of it */

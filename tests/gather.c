@@ -121,6 +121,14 @@ TEST_ONCE(zigzag_has_the_bits_of_one_rank)
     check_zigzag(t, "f32");
 }
 
+/* The loss is the sum of what attention computes, whose gradient is one number. */
+#define SUMMED                                                                                     \
+    "%1 = param \"e\" {init=normal b=0.5} : $[11,16]\n%2 = input \"tokens\" : i32[2,16]\n"           \
+    "%3 = gather_rows %1, %2 : $[2,16,16]\n"                                                       \
+    "%4 = attention %3, %3, %3 {heads=4 scale=0.5 causal=true} : $[2,16,16]\n"                     \
+    "%5 = reshape %4 {shape=[32,16]} : $[32,16]\n%6 = sum %5 : $[16]\n%7 = sum %6 : @[]\n"       \
+    "output %7 \"loss\" role=loss\n%8 = input \"lr\" : @[]\n%9 = input \"weight\" : @[]\n"
+
 /* Keys and values of one rank after the other. */
 static void check_ring(test *t, const char *dtype)
 {
@@ -457,4 +465,18 @@ TEST(gather_cuts_are_checked)
                   "context parts=2" GATHERS,
                   "zf_context: linear %4 is not to be cut by the tokens of its first operand, "
                   "into 2 parts");
+}
+
+TEST_ONCE(context_has_gradients_of_one_number)
+{
+    static const char *const kinds[] = {" kind=gather", " kind=ring", " kind=ulysses", " kind=zigzag"};
+    source = SUMMED;
+    for (int k = 0; k < 4 && !t->failed; k++) {
+        char alone[200], two[200];
+        snprintf(alone, sizeof alone, TRAINS "context sections=4%s", kinds[k]);
+        snprintf(two, sizeof two, TRAINS "context parts=2 sections=4%s", kinds[k]);
+        check_ranks(t, "f32", alone, 2, two);
+        check_alone(t, two);
+    }
+    source = NULL;
 }

@@ -226,13 +226,12 @@ static void zfi_tokens_wants(zfi_dealing *c, int32_t id, const zfi_cuts *cuts, i
 {
     zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
-    double value;
     c->at[id].wants = (int32_t)zfi_len(c->wants);
     for (int32_t k = 0; k < node->arg_count; k++) {
         zfi_tokens *x = &c->at[node->args[k]];
         int8_t want = ZFI_UNDEALT;
         for (int32_t d = 0; d < x->shape.rank && k < ZFI_CUT_RESULT; d++)
-            if (cuts->given[k] && cuts->at[k][d] == l && !zfi_uniform(g, node->args[k], &value))
+            if (cuts->given[k] && cuts->at[k][d] == l)
                 want = (int8_t)d;
         zfi_push(&g->memory, c->wants, want);
     }

@@ -6,7 +6,7 @@
 
 #include "../examples/gpt/model.h"
 
-enum { MICRO = 6, BATCH = 2, WIDTH = 32, HEADS = 8, WORDS = 512, MOST_RANKS = 24 };
+enum { MICRO = 3, BATCH = 2, WIDTH = 32, HEADS = 8, WORDS = 128, MOST_RANKS = 24 };
 
 /* Ranks along the axes, of which pipe is the slowest, and layers. */
 typedef struct layout {
@@ -45,21 +45,39 @@ static void *run_rank(void *object)
     return NULL;
 }
 
-static bool start(test *t, rank_run *r, const layout *l, zf_comm *comm)
+/* The text of the step, after its passes; the caller frees it. NULL with a failed check. */
+static char *text_of_step(test *t, const layout *l)
 {
+    zf_graph *g = zf_graph_new(NULL);
     zf_training training = {.tensor = l->tensor,
                             .context = l->context,
                             .zero = {.world = 1, .micro_batches = MICRO}};
-    *r = (rank_run){.graph = zf_graph_new(NULL)};
-    if (!r->graph) abort();
+    char *text = NULL;
+    size_t size;
+    if (!g) abort();
     if (l->pipe > 1) training.stages.ranks = l->pipe;
     if (l->pipe > 1) training.stages.layers = l->layers == 12 ? "4,4,4" : "1,1,1";
-    training.loss = build(r->graph, l->layers);
-    if (!zf_passes(r->graph, &training))
-        r->program = zf_compile(r->graph, &(zf_compile_desc){.comm = comm, .seed = 3});
+    training.loss = build(g, l->layers);
+    if (zf_passes(g, &training))
+        test_unwind(t, __FILE__, __LINE__, "passes", zf_graph_status(g), zf_graph_error(g));
+    else {
+        size = zf_graph_text(g, NULL, 0) + 1;
+        if (!(text = malloc(size))) abort();
+        zf_graph_text(g, text, size);
+    }
+    zf_graph_free(g);
+    return text;
+}
+
+static bool start(test *t, rank_run *r, const char *text, zf_comm *comm)
+{
+    zf_error error = {ZF_OK, ""};
+    *r = (rank_run){.graph = zf_graph_parse(text, strlen(text), NULL, &error)};
+    if (r->graph) r->program = zf_compile(r->graph, &(zf_compile_desc){.comm = comm, .seed = 3});
     if (!r->program)
-        test_unwind(t, __FILE__, __LINE__, "a rank", zf_graph_status(r->graph),
-                    zf_graph_error(r->graph));
+        test_unwind(t, __FILE__, __LINE__, "a rank",
+                    r->graph ? zf_graph_status(r->graph) : error.status,
+                    r->graph ? zf_graph_error(r->graph) : error.text);
     return r->program != NULL;
 }
 
@@ -162,9 +180,11 @@ static void run_layout(test *t, const layout *l)
     static rank_run ranks[MOST_RANKS];
     const int world = l->pipe * l->context * l->tensor;
     zf_local *local = zf_local_new(&(zf_local_desc){.world = world}, NULL);
+    char *text = text_of_step(t, l);
     int made = 0;
     if (!local) abort();
-    while (made < world && start(t, &ranks[made], l, zf_local_comm(local, made))) made++;
+    while (text && made < world && start(t, &ranks[made], text, zf_local_comm(local, made))) made++;
+    free(text);
     for (int r = 0; r < made && made == world; r++)
         if (pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r])) abort();
     for (int r = 0; r < made && made == world; r++) {

@@ -1,8 +1,9 @@
 /* Layers that one product joins, and what else kept attention whole, are cut over ranks along
- * tensor: steps of 1, 2 and 4 ranks in any layout have the same bits, and so has a checkpoint. */
+ * tensor: steps of ranks in any layout, stages among them, have the bits of one, and so has a
+ * checkpoint. */
 #include "layouts.h"
 
-enum { LAYERS = 2, PARTS = 4 };
+enum { PARTS = 2 };
 
 /* A small model of a family. */
 static zf_causal_config small(zf_causal_family family)
@@ -11,45 +12,56 @@ static zf_causal_config small(zf_causal_family family)
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) abort();
     c.family = family;
-    c.vocab = VOCAB, c.hidden = 16, c.layers = LAYERS, c.heads = 8, c.kv_heads = 4, c.width = 4;
+    c.vocab = VOCAB, c.hidden = 16, c.layers = 1, c.heads = 8, c.kv_heads = 4, c.width = 4;
     c.intermediate = 24, c.positions = 16;
     return c;
 }
 
-/* What ranks along tensor have of a parameter, along dimension d of `whole` elements. */
-static void check_cut(test *t, const team *m, const char *name, int d, int64_t whole)
+static zf_causal_config built;
+
+static zf_graph *build(void)
 {
-    const zf_tensor x = zf_graph_find(m->members[0].graph, name);
-    CHECK(t, zf_valid(x) && zf_tensor_shape(x).dims[d] * now->tensor == whole);
+    zf_graph *g = zf_graph_new(NULL);
+    if (!g) abort();
+    llm_build(g, &built, &(sample_shape){.batch = 1, .sequence = TOKENS}, SAMPLE_TRAIN);
+    return g;
 }
 
-/* Both layers of attention are cut, and ranks in each layout go on where others ended. `out`: the
- * weight of the output of attention, of the first layer. A text has no scopes, by which stages find
- * the layer of what OLMo 2 gathers again in the backward pass: it has no stages here. */
-static void check_family(test *t, const zf_causal_config *c, const char *out)
+/* Four ranks along tensor have their columns of `out`, the weight of the output of attention. */
+static void check_cut(test *t, const char *out)
 {
-    static const layout chain[] = {{1, 1, 1, 0, 0}, {1, 1, 4, 0, 0}, {1, 2, 2, 3, 0}, {2, 1, 2, 1, 0}};
-    const int count = (int)(sizeof chain / sizeof *chain) - (c->family == ZF_CAUSAL_OLMO2);
-    static team m;
-    char *text = text_of(c);
-    test_defer(t, free, text);
-    parts_of_step = PARTS;
-    check_chain(t, text, chain, count, chain);
-    task.load = task.save = NULL, task.count = 0;
-    test_defer(t, team_end, &m);
-    if (!t->failed) run(t, &m, text, &chain[1]);
-    if (!t->failed) check_cut(t, &m, out, 1, c->heads * c->width);
-    team_end(&m);
+    static const layout four = {1, 1, 4, 0, 0};
+    zf_graph *g = build();
+    now = &four;
+    OK(t, change(g), zf_graph_error(g));
+    CHECK(t, zf_tensor_shape(zf_graph_find(g, out)).dims[1] * 4 == built.heads * built.width);
+    zf_graph_free(g);
 }
+
+/* Attention is cut, and ranks in each layout go on where others ended. */
+static void check_family(test *t, const zf_causal_config *c, const char *out, const layout *chain,
+                         int count)
+{
+    static const layout one = {1, 1, 1, 0, 0};
+    parts_of_step = PARTS;
+    built = *c, team_builds = build;
+    check_cut(t, out);
+    if (!t->failed) check_chain(t, NULL, chain, count, &one);
+    team_builds = NULL;
+}
+
+static const layout two[] = {{1, 1, 2, 0, 0}}, four[] = {{1, 1, 4, 0, 0}},
+                    staged[] = {{1, 1, 4, 0, 0}, {2, 1, 2, 1, 0}},
+                    sharded[] = {{1, 1, 1, 0, 0}, {1, 2, 2, 3, 0}};
 
 /* q has more columns than k and v. */
 TEST_ONCE(families_share_layers_of_phi3)
 {
     zf_causal_config c = small(ZF_CAUSAL_PHI3);
     how = (zf_training){.clip = 0.5, .sections.tensor = 4};
-    check_family(t, &c, "model.layers.0.self_attn.o_proj.weight");
-    how.precision.dtype = ZF_BF16;
-    check_family(t, &c, "model.layers.0.self_attn.o_proj.weight");
+    check_family(t, &c, "model.layers.0.self_attn.o_proj.weight", sharded, 2);
+    how.precision.dtype = ZF_BF16, c.layers = 2;
+    if (!t->failed) check_family(t, &c, "model.layers.0.self_attn.o_proj.weight", staged, 2);
 }
 
 /* All heads of queries have one of keys. */
@@ -59,7 +71,7 @@ TEST_ONCE(families_share_layers_of_falcon)
     how = (zf_training){.clip = 0.5, .sections.tensor = 4};
     c.kv_heads = 1, c.parallel = ZF_CAUSAL_PARALLEL_ONE_NORM;
     c.attention_bias = c.mlp_bias = 1;
-    check_family(t, &c, "transformer.h.0.self_attention.dense.weight");
+    check_family(t, &c, "transformer.h.0.self_attention.dense.weight", four, 1);
 }
 
 /* A number for each head is added to scores. */
@@ -75,19 +87,21 @@ TEST_ONCE(families_share_layers_with_alibi)
         zf_causal_config c = small(all[k].family);
         how = (zf_training){.clip = 0.5, .sections.tensor = 4};
         c.kv_heads = 8, c.alibi = all[k].alibi, c.mlp_bias = c.attention_bias = !k;
-        check_family(t, &c, all[k].out);
+        check_family(t, &c, all[k].out, four, 1);
     }
 }
 
 /* Queries have one norm for all heads, and so have keys. */
 TEST_ONCE(families_share_layers_of_olmo2)
 {
+    static const layout *const chains[] = {&staged[1], four, two};
     for (int k = 0; k < 3 && !t->failed; k++) {
         zf_causal_config c = small(ZF_CAUSAL_OLMO2);
         how = (zf_training){.clip = 0.5, .sections.tensor = 4};
         if (k == 1) how.precision.dtype = ZF_BF16;
         if (k == 2) c.kv_heads = 2;
-        check_family(t, &c, "model.layers.0.self_attn.o_proj.weight");
+        c.layers = chains[k]->pipe;
+        check_family(t, &c, "model.layers.0.self_attn.o_proj.weight", chains[k], 1);
     }
 }
 

@@ -55,16 +55,14 @@ TEST_ONCE(fetched_experts_have_the_bits)
     } list[] = {
         {"", "zero", "parameters=host"},
         {"", "zero micro_batches=2", "parameters=disk"},
-        {"", "zero", "parameters=disk optimizer=disk"},
         {"", "recompute layers; zero", "parameters=disk optimizer=host gradients=host"},
         {"", "recompute layers; zero micro_batches=3", "parameters=host activations=host"},
         {"", "zero world=2", "parameters=disk activations=disk optimizer=disk"},
-        {"", "zero world=2 stage=3", "parameters=disk optimizer=disk"},
         {"", "recompute layers; zero world=4 stage=3 micro_batches=2",
          "parameters=host gradients=host"},
-        {"", "experts parts=2; zero world=2", "parameters=disk"},
         {"", "experts parts=2; zero world=4 stage=3 micro_batches=2",
          "parameters=disk optimizer=disk"},
+        {"", "experts parts=2; zero world=2", "parameters=disk"},
         {"", "experts parts=2 sections=4; zero world=4", "parameters=host"},
         {"tile 9000; ", "zero micro_batches=2", "parameters=disk optimizer=disk"},
         {"tile 4096; ", "recompute layers; zero world=2 stage=3", "parameters=host"}};

@@ -141,8 +141,7 @@ TEST_ONCE(ring_has_the_bits_of_one_rank)
 {
     for (int k = 0; k < 4 && !t->failed; k++) {
         source = masks[k];
-        check_ring(t, "f32");
-        check_ring(t, "bf16");
+        check_ring(t, k == 1 ? "bf16" : "f32");
     }
     source = PACKED;
     check_ring(t, "f32");
@@ -221,7 +220,7 @@ TEST(ring_pieces_come_during_computation)
 
 TEST_ONCE(ring_computes_what_one_rank_does)
 {
-    for (int k = 0; k < 3 && !t->failed; k++) {
+    for (int k = 0; k < 4 && !t->failed; k++) {
         source = masks[k];
         check_alone(t, TRAINS "context parts=4" RING);
         check_alone(t, TRAINS "context parts=2 sections=8" RING);

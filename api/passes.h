@@ -950,7 +950,7 @@ typedef struct zf_training {
     zf_precision_desc precision;
     zf_tile_desc tile;   /* {0}: not run */
     /* Each gradient before zf_clip is an output, "gradient/PARAM"; ranks have of it what they have
-     * of the parameter (zf_read_whole). Not with stages */
+     * of the parameter (zf_read_whole), with stages ranks along pipe those of all stages */
     bool keep_gradients;
     /* The maximum norm of zf_clip. INFINITY: only the output "grad_norm" is made; 0: zf_clip is not
      * run */

@@ -510,10 +510,6 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
                         "zf_passes: there is no variant %d; a step of this description has %d "
                         "(zf_variant_count)",
                         (int)t->variant, (int)zf_variant_count(t));
-    if (t->keep_gradients && t->stages.ranks > 1)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: keep_gradients must be left out with stages: each micro-batch "
-                        "has gradients of its own there");
     if (t->context_kind && !zfi_wants_context(t))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: context_kind is of ranks that share sequences: it must be left "

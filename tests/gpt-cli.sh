@@ -181,8 +181,6 @@ check 'sections that context does not divide' fails 2 "gpt: pretrain: --sections
 a multiple of --context; $list" refused --ranks 2 --context 2 --sections context=3
 check 'sequences and parts of tokens' fails 2 "gpt: pretrain: --sequence tensor excludes --context, which deals the \
 tokens: leave it out; $list" refused --ranks 4 --context 2 --tensor 2 --sequence tensor
-check 'gradients of stages' fails 2 "gpt: pretrain: --pipe excludes --dump-grads: stages have gradients of one micro-batch \
-at a time; $list" refused --ranks 2 --pipe 2 --micro-batches 2 --dump-grads "$work/gradients"
 check 'a form of attention of whole sequences' fails 2 "gpt: pretrain: --context-kind is for ranks that share \
 sequences: --context C, or --sections context=S; $list" refused --context-kind gather
 check 'ranks that context does not divide' fails 1 'gpt: --context 3 does not divide the 4 ranks' \
@@ -198,8 +196,8 @@ begins_with() {
     grep '^held out: ' "$work/out" > "$work/held of one"
     for how in '--ranks 8 --tensor 2 --pipe 2 --micro-batches 2 --zero 3 --sum parts' \
         '--ranks 2 --pipe 2 --micro-batches 4 --pipe-schedule zb-h1 --sections tensor=2 --eval-every 1'; do
-        from $how --sum parts --dump "$work/dumped" && grep '^held out: ' "$work/out" | cmp - "$work/held of one" &&
-            cmp "$work/dumped" "$work/dump of one" || return
+        from $how --sum parts --dump "$work/dumped" --dump-grads "$work/grads" && grep '^held out: ' "$work/out" | cmp - "$work/held of one" &&
+            cmp "$work/dumped" "$work/dump of one" && cmp "$work/grads" "$work/grads of one" || return
     done
     from --ranks 4 --tensor 2 --micro-batches 2 --zero 3 --dump-grads "$work/grads" &&
         cmp "$work/grads" "$work/grads of one"

@@ -70,7 +70,7 @@ TEST_ONCE(layouts_of_whole_attention_in_16_bits)
 
 enum { PARAMS = 64, VALUES = 1024 };
 
-/* A parameter of one rank. */
+/* A parameter of one rank, or, where they are kept, its gradient. */
 static struct {
     char name[80];
     float values[VALUES];
@@ -85,18 +85,21 @@ static void read_one(test *t, const member *one)
     for (int k = 0; k < want_count; k++) {
         const zf_tensor param = zf_param_at(one->graph, k);
         CHECK(t, zf_tensor_bytes(param) <= sizeof want->values);
-        snprintf(want[k].name, sizeof want->name, "%s", zf_tensor_name(param));
-        OK(t, zf_read(one->program, param, want[k].values, zf_tensor_bytes(param)),
+        snprintf(want[k].name, sizeof want->name, "%s%s", how.keep_gradients ? "gradient/" : "",
+                 zf_tensor_name(param));
+        OK(t, zf_read(one->program, zf_graph_find(one->graph, want[k].name), want[k].values,
+                      zf_tensor_bytes(param)),
            zf_program_error(one->program));
     }
 }
 
-/* Reads all parameters; then writes twice their values, in two ranges, and reads these. */
+/* Reads all parameters; then writes twice their values, in two ranges, and reads these. Gradients are
+ * read. */
 static void *share_values(void *object)
 {
     const member *m = object;
     float values[VALUES];
-    for (int k = 0; k < 2 * want_count; k++) {
+    for (int k = 0; k < 2 * want_count; k += how.keep_gradients ? 2 : 1) {
         const zf_tensor param = zf_graph_find(m->graph, want[k / 2].name);
         const size_t bytes = zf_whole_bytes(param), half = bytes / 12 * 4;
         for (size_t i = 0; i < bytes / 4; i++) values[i] = 2 * want[k / 2].values[i];
@@ -142,6 +145,18 @@ TEST_ONCE(layouts_read_and_write_whole_values)
     test_defer(t, free, text);
     parts_of_step = PARTS;
     how = (zf_training){.clip = 0.5, .sections.tensor = 2};
+    check_whole_values(t, text, layouts, (int)(sizeof layouts / sizeof *layouts));
+}
+
+/* Stages have the sums of gradients of all micro-batches. */
+TEST_ONCE(layouts_read_gradients_of_stages)
+{
+    static const layout layouts[] = {{2, 2, 2, 3, 0}, {4, 1, 1, 0, 0}, {2, 2, 1, 1, 0},
+                                     {2, 1, 2, 0, 0}, {1, 1, 1, 0, 0}};
+    char *text = model_text();
+    test_defer(t, free, text);
+    parts_of_step = PARTS;
+    how = (zf_training){.clip = 0.5, .sections.tensor = 2, .keep_gradients = true};
     check_whole_values(t, text, layouts, (int)(sizeof layouts / sizeof *layouts));
 }
 

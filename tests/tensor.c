@@ -1319,10 +1319,6 @@ TEST_ONCE(tensor_refusals)
                       "zf_passes: fit plans ranks that have all layers whole; it must be left out "
                       "with tensor, context, expert, sections or stages");
     }
-    how = (zf_training){.keep_gradients = true, .stages.ranks = 2};
-    check_refused(t, text,
-                  "zf_passes: keep_gradients must be left out with stages: each micro-batch has "
-                  "gradients of its own there");
     check_parsed(t,
                  "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"
                  "output %2 \"y\"\n",

@@ -148,7 +148,15 @@ static zf_status zfi_deal_layers(zfi_stager *s, const char *text, const zf_store
 
 /* ------------------------------------------------------------------------------------ rewriting */
 
-/* The value of a node for readers of another stage (counted from 1; 0: of all). */
+/* The stage, counted from 1, of the parameter whose gradient the node is; of others the node's. */
+static int16_t zfi_gradient_home(const zfi_stager *s, int32_t id)
+{
+    const int32_t home = id < s->layers.nodes ? s->layers.home[id] : 0;
+    return home ? (int16_t)(s->stage[home - 1] + 1) : s->graph->nodes[id].stage;
+}
+
+/* The value of a node for readers of another stage (counted from 1; 0: of all). All get a gradient
+ * from where its parameter is. */
 static int32_t zfi_bring(zfi_stager *s, int32_t id, int16_t stage)
 {
     zf_graph *g = s->graph;
@@ -171,14 +179,15 @@ static int32_t zfi_bring(zfi_stager *s, int32_t id, int16_t stage)
         return *there;
     }
     a[ZF_AT_bcast_world].i = s->ranks, a[ZF_AT_bcast_over].i = ZF_OVER_PIPE;
-    a[ZF_AT_bcast_root].i = from - 1;
+    a[ZF_AT_bcast_root].i = zfi_rank_at(g, zfi_gradient_home(s, id)) - 1;
+    id = zfi_bring(s, id, zfi_gradient_home(s, id));
     return *there = zfi_append_nodes(g, bcast, a, id);
 }
 
 /* A gradient that is saved elsewhere goes where its parameter is, before the update section. */
 static void zfi_bring_home(zfi_stager *s, int32_t id)
 {
-    const int16_t home = (int16_t)(s->stage[s->layers.home[id] - 1] + 1);
+    const int16_t home = zfi_gradient_home(s, id);
     if (home != s->graph->nodes[id].stage) zfi_bring(s, id, home);
 }
 

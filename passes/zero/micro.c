@@ -703,7 +703,20 @@ static void zfi_gradient_made(zfi_zero *z, int32_t id)
     }
 }
 
-/* The node is a concat of gradients that outputs alone read: that of a parameter in pieces. */
+/* Outputs alone read the node, or what brings it to outputs of all stages. */
+static bool zfi_is_for_outputs(const zfi_zero *z, int32_t id)
+{
+    const zf_graph *g = z->graph;
+    for (int32_t i = 0; i < zfi_len(z->order); i++) {
+        const zfi_node *reader = &g->nodes[z->order[i]];
+        const bool brings = reader->op == ZF_OP_bcast && zfi_is_over_pipe(g, z->order[i]);
+        for (int32_t k = 0; k < reader->arg_count; k++)
+            if (reader->args[k] == id && reader->op != ZF_OP_output && !brings) return false;
+    }
+    return true;
+}
+
+/* The node is a concat of gradients for outputs: that of a parameter in pieces. */
 static bool zfi_joins_gradients(const zfi_zero *z, int32_t id)
 {
     const zf_graph *g = z->graph;
@@ -711,12 +724,19 @@ static bool zfi_joins_gradients(const zfi_zero *z, int32_t id)
     if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
     for (int32_t k = 0; k < node->arg_count; k++)
         if ((size_t)node->args[k] >= z->nodes || z->first_same[node->args[k]] < 0) return false;
-    for (int32_t i = 0; i < zfi_len(z->order); i++) {
-        const zfi_node *reader = &g->nodes[z->order[i]];
-        for (int32_t k = 0; k < reader->arg_count; k++)
-            if (reader->args[k] == id && reader->op != ZF_OP_output) return false;
-    }
-    return true;
+    return zfi_is_for_outputs(z, id);
+}
+
+/* Of a gradient of a parameter, or a concat of some, that is brought to all stages for an output:
+ * that gradient; else x. zfi_keep_outputs brings what is summed. */
+static int32_t zfi_shown_gradient(const zfi_zero *z, int32_t x)
+{
+    const zfi_node *node = &z->graph->nodes[x];
+    int32_t from;
+    if (node->op != ZF_OP_bcast || !zfi_is_over_pipe(z->graph, x)) return x;
+    from = node->args[0];
+    if ((size_t)from >= z->nodes || !zfi_is_for_outputs(z, x)) return x;
+    return z->first_same[from] >= 0 || zfi_joins_gradients(z, from) ? from : x;
 }
 
 /* At a mark: the value that the state takes, in the micro section (sets.c). */
@@ -750,6 +770,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     }
     if (g->nodes[id].op == ZF_OP_state && z->lift[id].value) return; /* in a bucket already */
     if (zfi_joins_gradients(z, id)) return; /* zfi_keep_outputs joins what is summed */
+    if (zfi_shown_gradient(z, id) != id) return;
     if (z->bucket_of[id] >= 0) { /* a view of a parameter is appended where it is used */
         int32_t copy = z->first_same[id] < 0 ? 0 : zfi_seen(z, id);
         if (copy) copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), copy);
@@ -758,7 +779,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
         return;
     }
     if (output) {
-        int32_t x = g->nodes[id].args[0];
+        const int32_t x = zfi_shown_gradient(z, g->nodes[id].args[0]);
         const zfi_node *value = &g->nodes[x];
         if (zfi_is_of_rows(z, x)) {
             zfi_zero_fail(z, id, "it is the gradient of the rows that this rank and micro-batch "

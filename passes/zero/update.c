@@ -820,8 +820,10 @@ static void zfi_keep_outputs(zfi_zero *z, bool params)
 {
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
-        int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m, f;
+        const int32_t mark = z->kept[i], shown = g->nodes[mark].args[0];
+        int32_t x = shown, m, f;
         if ((size_t)x >= z->nodes) continue; /* already done */
+        x = zfi_shown_gradient(z, shown);
         m = z->member_of[x], f = z->bucket_of[x];
         if ((m >= 0) != params) continue;
         if (m < 0 && f >= 0) {
@@ -832,6 +834,8 @@ static void zfi_keep_outputs(zfi_zero *z, bool params)
         } else {
             x = zfi_kept_value(z, m < 0 ? z->first_same[x] : m, params);
         }
+        if (zfi_shown_gradient(z, shown) != shown)
+            x = zfi_append_op(g, ZF_OP_bcast, &x, 1, g->nodes[shown].attributes);
         g->nodes[mark].args[0] = x;
         g->nodes[mark].update = true;
         zfi_keep(z, mark);

@@ -345,8 +345,6 @@ static const char *wrong_axes(const settings *o)
     if (!cut && !pipe) return NULL;
     if (pipe && settings_micro_batches(o) < t->stages.ranks)
         return "--pipe P keeps P stages busy with --micro-batches of P or more";
-    if (pipe && o->dump_grads)
-        return "--pipe excludes --dump-grads: stages have gradients of one micro-batch at a time";
     return o->memory ? "--tensor and --pipe exclude --memory" : NULL;
 }
 

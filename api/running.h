@@ -276,15 +276,15 @@ ZF_API zf_store_info zf_store_info_of(const zf_store *store);
 
 /* Copies a whole tensor out of the store, or into it; `bytes` are exactly the tensor's. Of a
  * sharded tensor a read is collective: all ranks must call it; a write keeps this rank's elements,
- * so all ranks must write the same data. Writing a parameter writes its master weights as well. Of a
- * tensor in pieces that ranks along tensor share (zf_divide) a rank has no part: ZF_ERR_ARGUMENT;
- * zf_read_whole and zf_write_whole copy it. */
+ * so all ranks must write the same data. Writing a parameter writes its master weights as well. A
+ * tensor in pieces that ranks along tensor share (zf_divide) is ZF_ERR_ARGUMENT: zf_read_whole and
+ * zf_write_whole. */
 ZF_API zf_status zf_store_read(zf_store *store, const char *name, void *data, size_t bytes);
 ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *data, size_t bytes);
 /* Copies the values of all tensors that both stores have, whatever their shards. ZF_ERR_MISMATCH,
  * before anything is changed, where they differ in kind, dtype or shape, or where one has pieces of
- * a tensor that ranks along tensor share (zf_divide), and the other has other ones. Both stores have
- * the same ranks, all of which must call. The error is kept in `to`. */
+ * a tensor that ranks along tensor share (zf_divide), and the other has others. Both stores have the
+ * same ranks, all of which must call. The error is kept in `to`. */
 ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
 
 /* Parameters of `to` take the averages that a training has made of them in `from` (zf_ema),

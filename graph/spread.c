@@ -639,12 +639,14 @@ static bool zfi_goes_zigzag(zf_op op, const zf_attribute *attributes)
 }
 
 /* How many ranks before and after its own a rank gets from; false: from all. */
-static bool zfi_neighbours_of(zf_op op, const zf_attribute *attributes, int32_t *before, int32_t *after)
+static bool zfi_neighbours_of(zf_op op, const zf_attribute *attributes, int32_t *before,
+                              int32_t *after)
 {
     const bool gathers = op == ZF_OP_all_gather;
     *before = *after = 0;
     if (!gathers && op != ZF_OP_reduce_scatter) return false;
-    *before = (int32_t)attributes[gathers ? ZF_AT_all_gather_before : ZF_AT_reduce_scatter_before].i;
+    *before =
+        (int32_t)attributes[gathers ? ZF_AT_all_gather_before : ZF_AT_reduce_scatter_before].i;
     *after = (int32_t)attributes[gathers ? ZF_AT_all_gather_after : ZF_AT_reduce_scatter_after].i;
     return *before || *after;
 }

@@ -5,7 +5,7 @@
  * + t) * row + h * d of its array. */
 typedef struct zfi_attention {
     int64_t batch, heads, m, n, d;    /* m queries, n keys */
-    int64_t all, key;                 /* keys of the whole, of which it has n from number `key` on */
+    int64_t all, key;                 /* keys of the whole, of which it has n from `key` on */
     int64_t kept;                     /* keys in memory, key i in row i mod kept; n: all of them */
     int64_t kv_heads, group;          /* group = heads / kv_heads */
     int64_t row, kv_row;              /* elements from one token to the next: q; k and v */

@@ -33,7 +33,7 @@
  *                                                do the quarters of a reduce_scatter go to ranks
  *
  *     %9 = all_gather %8 {world=4 over=context dim=1 before=1} : f32[8,8]       of f32[8,2]: what the
- *                                                rank before has, and its own; 0 for what others have
+ *                                              rank before has, and its own; 0 for what others have
  *     %9 = reduce_scatter %8 {world=4 over=context order=tree dim=1 after=1} : f32[8,2]     the sum of
  *                                                what this rank has for it, and the next one
  *

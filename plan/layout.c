@@ -296,8 +296,8 @@ static void zfi_loose_get(const zf_store *s, int32_t k, int64_t first, int64_t c
     for (int64_t at = 0, n; at < there; at += n) {
         const int64_t whole = zfi_box_to_whole(&box, first + at, &n);
         n = zfi_min(n, there - at);
-        memcpy((char *)out + (size_t)at * size, from + (size_t)(zfi_stored_from(s, t) + whole) * size,
-               (size_t)n * size);
+        memcpy((char *)out + (size_t)at * size,
+               from + (size_t)(zfi_stored_from(s, t) + whole) * size, (size_t)n * size);
     }
 }
 

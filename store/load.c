@@ -453,7 +453,8 @@ static bool zfi_load_needs(const zfi_loading *l, int32_t k, int32_t whole, const
     const zfi_portion has = zfi_portion_of(s, k);
     const zfi_stored *t = &s->tensors[k];
     const zfi_rank_box box = zfi_stored_box(s, zfi_is_box_of_whole(s, t) ? t : &s->tensors[whole]);
-    int64_t first = zfi_stored_from(s, t) + has.first, last = first + has.count - 1, from, until, run;
+    int64_t first = zfi_stored_from(s, t) + has.first, last = first + has.count - 1, from, until,
+            run;
     if (zfi_is_away(s, t) || !has.count || !entry->count) return false;
     if (l->found[whole].rows) return true;
     if (!zfi_boxes_meet(&box, &entry->box)) return false;

@@ -581,7 +581,7 @@ ZF_API zf_status zf_store_write(zf_store *s, const char *name, const void *data,
     return zfi_store_put(s, index, data, &s->error);
 }
 
-/* Refuses a copy where one store has a tensor in pieces of which ranks have parts, and the other one
+/* Refuses a copy where one store has a tensor in pieces of which ranks have parts, and the other
  * has it whole or in other pieces. */
 static zf_status zfi_check_same_pieces(zf_store *to, const zfi_stored *t, const zf_store *from,
                                        const char *call)

@@ -123,7 +123,8 @@ static zf_status zfi_store_get_whole(zf_store *s, int32_t k, char *out, int32_t 
 {
     const bool boxes = zfi_is_in_boxes(s, k);
     zf_status status = ZF_OK;
-    for (k = boxes ? s->tensors[k].next : k; k >= 0 && !status; k = boxes ? s->tensors[k].next : -1) {
+    for (k = boxes ? s->tensors[k].next : k; k >= 0 && !status;
+         k = boxes ? s->tensors[k].next : -1) {
         zfi_whole_read r = {.store = s, .tensor = &s->tensors[k], .node = node, .out = out};
         status = zfi_get_whole(&r, call, error);
     }

@@ -136,7 +136,8 @@ static size_t along_tensor(const layout *l, int stage)
  * gradient; the loss. */
 static size_t along_pipe(const layout *l, int stage)
 {
-    const size_t x = between(l) / (size_t)(l->context > 1 ? 1 : l->tensor), words = 4u * WORDS * WIDTH / (size_t)l->tensor;
+    const size_t x = between(l) / (size_t)(l->context > 1 ? 1 : l->tensor),
+                 words = 4u * WORDS * WIDTH / (size_t)l->tensor;
     const bool first = stage == 0, last = stage == l->pipe - 1;
     if (l->pipe == 1) return 0;
     return MICRO * ((size_t)(!first + !last) * x + (last ? words : 0) + 4 +

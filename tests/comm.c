@@ -319,7 +319,8 @@ static bool one(member *m, const one_call *c)
         set(in, c->dtype, i, element(c->seed, m->rank, i, c->dtype));
     k.in = in, k.out = out;
     if (call(m, &k)) good = false;
-    for (int64_t i = 0; i < out_count && good && (c->op != ZF_OP_reduce || c->root == m->rank); i++) {
+    for (int64_t i = 0; i < out_count && good && (c->op != ZF_OP_reduce || c->root == m->rank);
+         i++) {
         double want;
         set(&want, c->dtype, 0, expected(c, m->rank, m->world, i));
         good = !memcmp(out + (size_t)i * size, &want, size);
@@ -954,7 +955,8 @@ static void until_body(member *m)
             m->comm->abort(m->comm->self, ZF_ERR_LIMIT, "enough");
             return;
         }
-        c.op = ops[c.seed % OPS], c.count = c.seed % 3 ? 700 : 2, c.place = (place)(c.seed % PLACES);
+        c.op = ops[c.seed % OPS], c.count = c.seed % 3 ? 700 : 2,
+        c.place = (place)(c.seed % PLACES);
         if (!possible(c.op, c.place)) c.place = APART;
         one(m, &c);
     }

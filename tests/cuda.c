@@ -406,7 +406,8 @@ stop:
  * are refused. The error; NULL: there is a kernel. */
 static const char *refusal_of(const op_case *c)
 {
-    if (strstr(c->text, "attention_backward") || strstr(c->text, "attention_join")) return "on CUDA";
+    if (strstr(c->text, "attention_backward") || strstr(c->text, "attention_join"))
+        return "on CUDA";
     return strstr(c->text, "attention %") && strstr(c->text, " of=")
                ? "there are no parts of the queries (of="
                : NULL;

@@ -71,7 +71,8 @@ static drawn draw_any(void)
     d.tensors = d.tensor << choose(2), d.slices = d.context;
     if (d.tensor == 1 && choose(2)) d.tensors = 1;
     if (d.context < 4) d.slices <<= choose(2);
-    d.how = (zf_context_kind)choose(ZF_CONTEXT_RING + 1), d.batch = 1 + choose(2), d.sums = d.data == 1 && choose(2);
+    d.how = (zf_context_kind)choose(ZF_CONTEXT_RING + 1), d.batch = 1 + choose(2),
+    d.sums = d.data == 1 && choose(2);
     d.dtype = choose(2) ? ZF_F32 : ZF_BF16;
     d.clips = choose(2), d.again = choose(4) == 0, d.lamb = choose(4) == 0;
     d.whole = choose(4) == 0, d.schedule = (zf_pipe_kind)choose(ZF_PIPE_ZB_V + 1);

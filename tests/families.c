@@ -128,7 +128,8 @@ TEST_ONCE(families_keep_attention_whole)
         d.loss = zf_graph_find(g, "loss"), d.lr = zf_graph_find(g, "lr");
         zf_passes(g, &d);
         OK(t, zf_graph_status(g), zf_graph_error(g));
-        if (!t->failed) CHECK(t, zf_tensor_shape(zf_graph_find(g, all[k].out)).dims[1] == 4 * c.heads);
+        if (!t->failed)
+            CHECK(t, zf_tensor_shape(zf_graph_find(g, all[k].out)).dims[1] == 4 * c.heads);
         zf_graph_free(g);
     }
 }

@@ -223,7 +223,7 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     first = zfi_class_root(c, first);
     c->at[first].plain |= tree && !zfi_attribute_of(g, &g->nodes[id], "runs");
     if ((letter->whole || (tree && letter->size % c->d.sections) ||
-         (rows && g->nodes[id].attributes[letter->of].i)) && /* they are some of a table in pieces */
+         (rows && g->nodes[id].attributes[letter->of].i)) && /* of a table in pieces */
         !c->at[first].why)
         c->at[first].why = id;
     if (rows && letter->size % c->d.sections) zfi_parallel_uneven(c, id, letter, &c->at[first]);

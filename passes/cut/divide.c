@@ -43,7 +43,7 @@ typedef struct zfi_dividing {
     int32_t count; /* of nodes */
     int64_t *wide; /* by node: of what becomes an operand of attention, its columns, or UNJOINED */
     int64_t *upto; /* by node: of a product, up to which column layers follow one another that it
-                    * joins; of its weight and bias ZFI_DIVIDED, since rows of them take their place */
+                    * joins; of its weight and bias ZFI_DIVIDED: rows of them take their place */
 } zfi_dividing;
 
 enum { ZFI_UNJOINED = -1, ZFI_DIVIDED = -2 };
@@ -277,7 +277,8 @@ static void zfi_find_joined(const zfi_dividing *s)
         const zfi_node *node = &g->nodes[g->order[i]];
         int64_t *upto = &s->upto[g->order[i]];
         if (*upto > 0 && *upto != zfi_last(&node->shape)) *upto = ZFI_UNJOINED;
-        for (int32_t k = 1; k < node->arg_count && *upto > 0; k++) s->upto[node->args[k]] = ZFI_DIVIDED;
+        for (int32_t k = 1; k < node->arg_count && *upto > 0; k++)
+            s->upto[node->args[k]] = ZFI_DIVIDED;
     }
     zfi_free(&s->graph->memory, uses, count * sizeof *uses);
 }

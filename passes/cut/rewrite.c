@@ -383,7 +383,8 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
             continue;
         }
         zfi_push(&g->memory, g->order, order[i]);
-        if (zfi_is_listed(&g->nodes[order[i]])) c->instead[order[i]] = zfi_parallel_take_part(c, order[i]);
+        if (zfi_is_listed(&g->nodes[order[i]]))
+            c->instead[order[i]] = zfi_parallel_take_part(c, order[i]);
         if (c->sums[order[i]])
             c->instead[order[i]] = zfi_parallel_sum(c, order[i], order[i], &before[order[i]]);
     }

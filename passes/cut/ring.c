@@ -24,8 +24,9 @@ typedef struct zfi_key_ring {
     int64_t size;   /* tokens of a section */
 } zfi_key_ring;
 
-/* The node is attention, or its gradient, of queries that are cut, to keys and values that are: on any
- * number of ranks. With a window that some of the sections have, they are gathered of few ranks. */
+/* The node is attention, or its gradient, of queries that are cut, to keys and values that are: on
+ * any number of ranks. With a window that some of the sections have, they are gathered of few
+ * ranks. */
 static bool zfi_goes_by_ring(const zfi_dealing *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];
@@ -121,7 +122,8 @@ static int32_t zfi_key_ring_reduce(const zfi_key_ring *r, const int32_t *section
 
 /* Adds attention to section j to that of the sections before: y, of which %lse is saved if there
  * are more. */
-static void zfi_key_ring_join(zfi_key_ring *r, int32_t j, const int32_t kv[2], int32_t *y, int32_t *lse)
+static void zfi_key_ring_join(zfi_key_ring *r, int32_t j, const int32_t kv[2], int32_t *y,
+                              int32_t *lse)
 {
     zf_graph *g = r->c->graph;
     const zf_attribute heads = {.i = ZF_INT(&g->nodes[r->id], attention, heads)};
@@ -179,7 +181,8 @@ static void zfi_key_ring_run(zfi_key_ring *r, int32_t *y, int32_t left[2], int32
             next[k] = zfi_key_ring_piece(r, k, rank + 1);
         zfi_key_ring_turn(r, rank, of, y, &lse, room);
         for (int32_t k = 0; k < 2 && r->kv > 1 && !g->error.status && !g->memory.failed; k++) {
-            if (sums[k]) left[k] = left[k] ? zfi_append_nodes(g, add, NULL, left[k], sums[k]) : sums[k];
+            if (sums[k])
+                left[k] = left[k] ? zfi_append_nodes(g, add, NULL, left[k], sums[k]) : sums[k];
             sums[k] = zfi_key_ring_reduce(r, room + 2 * r->pieces + k * r->own, rank);
         }
     }

@@ -168,7 +168,7 @@ static const op_case more[] = {
      "first=8 of=16} : f[4,R,N]",
      EXACT, 0, 0, 0},
     {"attention", "f[4,R,N] f[4,4,N] f[4,4,N]",
-     "attention %1, %2, %3 {heads=4 scale=0.5 causal=true of=R key=2 keys=R} : g[4,R,N]", EXACT, 0,
+     "attention %1, %2, %3 {heads=4 scale=0.5 causal=true of=16 key=2 keys=16} : g[4,R,N]", EXACT, 0,
      0, 0},
     {"attention_join", "g[4,R,N] g[4,4,R] g[4,R,N] g[4,4,R]",
      "attention_join %1, %2, %3, %4 {heads=4} : g[4,R,N]", EXACT, 0, 0, 0},

@@ -201,8 +201,8 @@ TEST_CASE(operators_do_not_depend_on_threads, true, has_case)
         for (int k = 0; k < 4; k++)
             for (int threads = 1; threads <= 3 && test_has_isa(t, isas[k]); threads++) {
                 const op_case *c = &cases[n];
-                const bool many = strpbrk(c->operands, "XY"); /* elements of each of N */
-                const sizes *z = n % 2 && !many ? &big : &tall;
+                const bool many = strpbrk(c->operands, "XY"); /* elements of each of R */
+                const sizes *z = n % 2 || many ? &big : &tall;
                 if ((n + k) % TEST_ONE_IN) continue;
                 result r = {.values = kept[0], .raw = kept_raw[threads > 1]};
                 if (threads == 1) fill(c, z, ZF_F32, false);

@@ -177,6 +177,16 @@ stop:
     session_close(s);
 }
 
+/* It has the same sizes for all z: it is run with the first. */
+static bool has_one_size(const op_case *c)
+{
+    for (const char *at = c->operands; *at; at++)
+        if (*at >= 'A' && *at <= 'Z') return false;
+    for (const char *at = c->text; *at; at++)
+        if (*at >= 'A' && *at <= 'Z') return false;
+    return true;
+}
+
 TEST_CASE(operators_agree_with_f64, true, has_case)
 {
     static const sizes some[] = {{1, 1, 1}, {3, 5, 2},  {0, 4, 3},    {4, 0, 2},
@@ -186,6 +196,7 @@ TEST_CASE(operators_agree_with_f64, true, has_case)
     for EACH_CASE(n)
         for (size_t z = 0; z < sizeof some / sizeof some[0]; z++) {
             if (z > 4 && (z + (size_t)n) % TEST_ONE_IN) continue; /* the large ones */
+            if (z && has_one_size(&cases[n])) break;
             if (fits(&cases[n], &some[z])) check_values(t, &s, &cases[n], &some[z]);
         }
 }
@@ -412,7 +423,7 @@ TEST_CASE(operators_have_the_gradient_of_differences, true, has_case)
     static session s;
     test_defer(t, session_end, &s);
     for EACH_CASE(n)
-        for (size_t z = 0; z < sizeof some / sizeof some[0]; z++)
+        for (size_t z = 0; z < sizeof some / sizeof some[0] && !(z && has_one_size(&cases[n])); z++)
             if (!(cases[n].flags & (NO_GRADIENT | MUTATES)))
                 check_gradient(t, &s, &cases[n], &some[z]);
 }

@@ -17,7 +17,7 @@
  * rows of the strip; dx is the same of dy, whose elements are a stride apart, with the taps turned;
  * dw is made of dots of dy with rows of the strip, over all places in their order. Sums have the
  * blocks of the product of matrices (matmul.c), or the lanes of a vector; bits depend on the shapes
- * alone. A zero beside a plane may meet an infinite weight, or a place between rows an infinite x: then
+ * alone. A zero next to a plane may meet an infinite weight, or a place between rows an infinite x: then
  * more elements are NaN than by the formula. */
 
 enum { ZFI_CONV_X, ZFI_CONV_W, ZFI_CONV_Y, ZFI_CONV_MOST = 1 << 30 };

@@ -179,8 +179,9 @@ static int zfi_parts_read(const zf_graph *g, const zfi_node *reader, int32_t of,
                           int64_t columns[ZFI_THIRDS])
 {
     const int32_t last = g->nodes[of].shape.rank - 1;
-    const int64_t all = g->nodes[of].shape.dims[last];
+    const int64_t all = zfi_last(&g->nodes[of].shape);
     *at = 0;
+    if (last < 0) return 0;
     if (reader->op == ZF_OP_slice && ZF_INT(reader, slice, axis) == last) {
         *at = ZF_INT(reader, slice, start);
         columns[0] = ZF_INT(reader, slice, stop) - *at;

@@ -8,6 +8,7 @@ static zf_status zfi_verify(zf_graph *g)
     if (!status) status = zfi_verify_nodes(g);
     if (!status) status = zfi_verify_queues(g);
     if (!status) status = zfi_verify_fetched(g);
+    if (!status) status = zfi_verify_neighbours(g);
     if (!status) status = zfi_verify_ranks(g);
     if (!status) status = zfi_verify_stages(g);
     if (!status) status = zfi_verify_sections(g);

@@ -1174,7 +1174,7 @@ static zf_status zfi_verify_ranks(zf_graph *g)
     size_t count = (size_t)zfi_len(g->nodes);
     zfi_ranks r = {.graph = g};
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
-        zfi_check_world(&r, g->order[i]), zfi_check_neighbours(g, g->order[i]);
+        zfi_check_world(&r, g->order[i]);
     if (g->error.status || !(g->stages & ZFI_STAGE_RANKS)) return g->error.status;
     if (!(r.at = zfi_calloc(&g->memory, count, sizeof *r.at))) return zfi_graph_nomem(g);
     r.shares = (uint8_t)((g->world > 1 ? ZFI_OTHER : 0) | (g->micro_batches > 1 ? ZFI_BATCH : 0));

@@ -425,6 +425,30 @@ TEST(windows_are_checked)
     }
 }
 
+/* Each node is looked at once, however many ways lead to it: 40 sums have 2^40. */
+TEST(windows_are_checked_once_for_each_node)
+{
+    char text[TEXT];
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g;
+    int at = snprintf(text, sizeof text, "%s",
+                      NEAR "%3 = attention %1, %2, %2 {heads=1 scale=1 causal=true window=3 of=8} : "
+                           "f32[2,2@context,4]\n"
+                           "%4 = saved %3 {index=0} : f32[2,1,2@context]\n"
+                           "%5 = attention_backward %1, %3, %4, %1, %2, %2 {heads=1 scale=1 "
+                           "causal=true window=3 of=8} : f32[2,2@context,4]\n"
+                           "%6 = saved %5 {index=0} : f32[2,8,4]+context\n");
+    for (int k = 6; k < 46; k++)
+        at += snprintf(text + at, sizeof text - (size_t)at,
+                       "%%%d = add %%%d, %%%d : f32[2,8,4]+context\n", k + 1, k, k);
+    snprintf(text + at, sizeof text - (size_t)at,
+             "%%47 = reduce_scatter %%46 {world=4 over=context order=tree dim=1 after=1} : "
+             "f32[2,2@context,4]\noutput %%47 \"dk\"\n");
+    g = team_parsed(t, text, &error);
+    NEED(t, g, &error);
+    zf_graph_free(g);
+}
+
 TEST(gather_cuts_are_checked)
 {
     char text[TEXT];

@@ -25,7 +25,7 @@ static int32_t zfi_context_append(zfi_dealing *c, int32_t id, int32_t j, int32_t
     zf_graph *g = c->graph;
     const zfi_node old = g->nodes[id];
     int32_t *args = zfi_calloc(&g->memory, (size_t)old.arg_count, sizeof *args), made;
-    const int32_t kv = old.op == ZF_OP_attention_backward ? 4 : 1;
+    const int32_t kv = zfi_keys_at(&old);
     int64_t dims[ZF_MAX_RANK];
     zfi_new n = {.op = old.op, .args = args, .arg_count = old.arg_count};
     if (!args) return 0;
@@ -34,7 +34,7 @@ static int32_t zfi_context_append(zfi_dealing *c, int32_t id, int32_t j, int32_t
     zfi_context_attributes(c, id, j, pieces, &n, dims);
     for (int32_t k = 0; k < old.arg_count; k++) {
         const int8_t want = c->wants[c->at[id].wants + k];
-        if (k == kv || k == kv + 1) c->near = zfi_nearby_of(c, id, c->d.parts);
+        if (kv > 0 && (k == kv || k == kv + 1)) c->near = zfi_nearby_of(c, id, c->d.parts);
         args[k] = zfi_deal(c, old.args[k], want);
         c->near = (zfi_nearby){0, 0};
         if (want >= 0 && pieces > 1) args[k] = zfi_section(c, args[k], old.args[k], want, j, pieces);

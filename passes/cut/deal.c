@@ -98,7 +98,7 @@ static bool zfi_same_nearby(zfi_nearby a, zfi_nearby b)
 static zfi_nearby zfi_nearby_of(const zfi_dealing *c, int32_t id, int32_t parts)
 {
     const zfi_node *node = &c->graph->nodes[id];
-    const bool attends = node->op == ZF_OP_attention || node->op == ZF_OP_attention_backward;
+    const bool attends = zfi_keys_at(node) > 0;
     const int64_t window = attends ? ZF_INT(node, attention, window) : 0,
                   size = c->sequence / parts,
                   ranks = size ? zfi_div_up(window - 1, size) : 0;

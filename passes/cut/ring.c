@@ -30,9 +30,8 @@ typedef struct zfi_key_ring {
 static bool zfi_goes_by_ring(const zfi_dealing *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];
-    const int32_t kv = node->op == ZF_OP_attention_backward ? 4 : 1;
-    bool goes = c->d.kind == ZF_CONTEXT_RING && c->at[id].first >= 0 &&
-                (node->op == ZF_OP_attention || node->op == ZF_OP_attention_backward) &&
+    const int32_t kv = zfi_keys_at(node);
+    bool goes = c->d.kind == ZF_CONTEXT_RING && c->at[id].first >= 0 && kv > 0 &&
                 !zfi_nearby_of(c, id, c->d.sections).before;
     for (int32_t k = kv; k < kv + 2 && goes; k++) {
         const zfi_tokens *x = &c->at[node->args[k]];
@@ -167,6 +166,13 @@ static void zfi_key_ring_turn(zfi_key_ring *r, int32_t rank, const int32_t kv[2]
     }
 }
 
+/* Adds the gradients of k and v of a rank, which the others have as -0, to those in `left`. */
+static void zfi_key_ring_leave(zf_graph *g, const int32_t sums[2], int32_t left[2])
+{
+    for (int32_t k = 0; k < 2 && sums[k] && !g->error.status && !g->memory.failed; k++)
+        left[k] = left[k] ? zfi_append_nodes(g, add, NULL, left[k], sums[k]) : sums[k];
+}
+
 /* All pieces in turn: y is attention, or dQ of each section of queries, of which the gradients of k
  * and v are in `left`. The next piece comes, and the sums of the one before are made, while one is
  * computed with. */
@@ -180,14 +186,11 @@ static void zfi_key_ring_run(zfi_key_ring *r, int32_t *y, int32_t left[2], int32
         for (int32_t k = 0; k < 2 && rank + 1 < r->c->d.parts; k++)
             next[k] = zfi_key_ring_piece(r, k, rank + 1);
         zfi_key_ring_turn(r, rank, of, y, &lse, room);
-        for (int32_t k = 0; k < 2 && r->kv > 1 && !g->error.status && !g->memory.failed; k++) {
-            if (sums[k])
-                left[k] = left[k] ? zfi_append_nodes(g, add, NULL, left[k], sums[k]) : sums[k];
+        zfi_key_ring_leave(g, sums, left);
+        for (int32_t k = 0; k < 2 && r->kv > 1 && !g->error.status && !g->memory.failed; k++)
             sums[k] = zfi_key_ring_reduce(r, room + 2 * r->pieces + k * r->own, rank);
-        }
     }
-    for (int32_t k = 0; k < 2 && sums[k] && !g->error.status && !g->memory.failed; k++)
-        left[k] = left[k] ? zfi_append_nodes(g, add, NULL, left[k], sums[k]) : sums[k];
+    zfi_key_ring_leave(g, sums, left);
 }
 
 /* Puts attention, or its gradient, to the pieces of all ranks in turn. */
@@ -196,7 +199,7 @@ static void zfi_key_ring_cut(zfi_dealing *c, int32_t id)
     zf_graph *g = c->graph;
     const zfi_node old = g->nodes[id];
     const bool back = old.op == ZF_OP_attention_backward;
-    zfi_key_ring r = {.c = c, .id = id, .kv = back ? 4 : 1, .own = c->d.sections / c->d.parts};
+    zfi_key_ring r = {.c = c, .id = id, .kv = zfi_keys_at(&old), .own = c->d.sections / c->d.parts};
     const size_t args = (size_t)old.arg_count * (size_t)r.own, room = 5 * (size_t)r.own;
     int32_t left[2] = {0, 0}, *y;
     r.pieces = back ? r.own : 1, r.size = c->sequence / c->d.sections;

@@ -195,8 +195,7 @@ static int zfi_parts_read(const zf_graph *g, const zfi_node *reader, int32_t of,
         !ZF_INT(reader, attention, kv_heads))
         return 0;
     for (int k = 0; k < ZFI_THIRDS; k++)
-        columns[k] = (k + 1 < ZFI_THIRDS ? zfi_third_at(g, reader, of, k + 1) : all) -
-                     zfi_third_at(g, reader, of, k);
+        columns[k] = zfi_third_at(g, reader, of, k + 1) - zfi_third_at(g, reader, of, k);
     return ZFI_THIRDS;
 }
 

@@ -193,19 +193,24 @@ static void zfi_print_cut(zfi_writer *w, int64_t size, const zfi_spread *s, int 
     zfi_print_integer(w, ":", s->section[d].at), zfi_print_integer(w, "/", s->section[d].of);
 }
 
-/* "f32[8,512@context@tensor]+pipe". Returns text[0..ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT). */
+/* "f32[8,512@context@tensor]+pipe". */
+static void zfi_print_type(zfi_writer *w, zf_dtype dtype, const zf_shape *shape, const zfi_spread *s)
+{
+    zfi_print_text(w, zf_dtype_name(dtype)), zfi_print_text(w, "[");
+    for (int d = 0; d < shape->rank; d++) zfi_print_cut(w, shape->dims[d], s, d);
+    zfi_print_text(w, "]");
+    for (int differs = 0; differs < 2; differs++)
+        for (int over = ZF_OVER_TENSOR; over < ZF_OVERS; over++)
+            if ((differs ? s->differs : s->sum) & zfi_axis_bit(over))
+                zfi_print_text(w, differs ? "~" : "+"), zfi_print_text(w, zfi_axis_names[over]);
+}
+
+/* The same. Returns text[0..ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT). */
 static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *shape,
                                    const zfi_spread *s)
 {
     zfi_writer w = zfi_writer_of(NULL, text, ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT);
-    zfi_print_text(&w, zf_dtype_name(dtype)), zfi_print_text(&w, "[");
-    for (int d = 0; d < shape->rank; d++) zfi_print_cut(&w, shape->dims[d], s, d);
-    zfi_print_text(&w, "]");
-    for (int differs = 0; differs < 2; differs++)
-        for (int over = ZF_OVER_TENSOR; over < ZF_OVERS; over++)
-            if ((differs ? s->differs : s->sum) & zfi_axis_bit(over))
-                zfi_print_text(&w, differs ? "~" : "+"), zfi_print_text(&w, zfi_axis_names[over]);
-    zfi_print_end(&w);
+    zfi_print_type(&w, dtype, shape, s), zfi_print_end(&w);
     return text;
 }
 

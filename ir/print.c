@@ -100,7 +100,6 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     const zfi_node *node = &g->nodes[id];
     const zfi_record *record = g->records[node->op];
     const char *fields = record->attributes, *open = " {";
-    char type[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT];
     zfi_field field;
 
     if (!(record->traits & ZF_OP_EFFECT)) zfi_print_id(w, g, id, width);
@@ -118,7 +117,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     if (open[1] == '\0') zfi_print_text(w, "}");
     if (!(record->traits & ZF_OP_EFFECT)) {
         zfi_print_text(w, " : ");
-        zfi_print_text(w, zfi_spread_text(type, node->dtype, &node->shape, &node->spread));
+        zfi_print_type(w, node->dtype, &node->shape, &node->spread);
         if (node->space) zfi_print_text(w, " "), zfi_print_text(w, zf_space_name((zf_space)node->space));
     }
     zfi_print_marks(w, g, node);

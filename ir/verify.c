@@ -79,14 +79,12 @@ static zf_status zfi_verify_space(zf_graph *g, int32_t id)
     return ZF_OK;
 }
 
-/* The name of a piece says which rows all ranks have of it (graph/graph.c). */
-static bool zfi_is_named_as_piece(const zf_graph *g, const zfi_node *leaf)
+/* "[16:24]", the rows that all ranks have of a piece, with which its name ends (graph/graph.c). */
+static const char *zfi_rows_of_piece(char rows[ZFI_PIECE_NAME], const zf_graph *g,
+                                     const zfi_node *leaf)
 {
-    const zfi_cut_rows cut = zfi_cut_rows_of(leaf);
     const zf_shape shape = zfi_whole_of(zfi_mesh_of(g), leaf->shape, &leaf->spread);
-    const size_t whole = zfi_whole_name(leaf->name);
-    char rows[ZFI_PIECE_NAME];
-    return !strcmp(leaf->name + whole, zfi_piece_name(rows, "", cut.row, shape.dims[0]));
+    return zfi_piece_name(rows, "", zfi_cut_rows_of(leaf).row, shape.dims[0]);
 }
 
 /* Checks the node's role: it fits the operator, and a state has a parameter. */
@@ -158,7 +156,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     zfi_infer infer = {g,           record,     args, node->arg_count, node->attributes,
                        node->dtype, node->shape};
     zf_status status = ZF_OK;
-    char type[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT], why[ZFI_SPREAD_WHY];
+    char type[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT], why[ZFI_SPREAD_WHY], rows[ZFI_PIECE_NAME];
     zfi_spread spread;
     if (!args) return zfi_graph_nomem(g);
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
@@ -186,10 +184,9 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             zfi_verify_fail(g, id, "%%%d does not list it as a saved node", (int)node->args[0]);
     if (!status && node->op == ZF_OP_saved && args[0]->update != node->update)
         status = zfi_verify_fail(g, id, "%%%d is in the other section", (int)node->args[0]);
-    if (!status && zfi_cut_rows_of(node).rows && !zfi_is_named_as_piece(g, node))
-        status = zfi_verify_fail(g, id, "its name does not end with its rows, [%lld:%lld]",
-                                 (long long)zfi_cut_rows_of(node).row,
-                                 (long long)(zfi_cut_rows_of(node).row + node->shape.dims[0]));
+    if (!status && zfi_cut_rows_of(node).rows &&
+        strcmp(node->name + zfi_whole_name(node->name), zfi_rows_of_piece(rows, g, node)))
+        status = zfi_verify_fail(g, id, "its name does not end with its rows, %s", rows);
     if (!status && node->op == ZF_OP_gradient && zfi_has(g, node->args[1], ZF_OP_WRITABLE))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
                                  g->records[args[1]->op]->name);

@@ -480,12 +480,8 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
         to += (size_t)(at + (p->by_source ? r * p->segment : 0)) * p->size;
         if (!p->sum && to != parts[r]) memcpy(to, parts[r], (size_t)count * p->size);
     }
-    if (p->sum && own > 0) {
-        char *to = p->out + (size_t)at * p->size;
-        if (p->call->tree)
-            zf_add_ranks_by_trees(to, parts, world, p->call->run, own, p->call->dtype, p->call->add);
-        else zf_add_ranks(to, parts, world, own, p->call->dtype, p->call->add);
-    }
+    if (p->sum && own > 0)
+        zfi_collective_add(p->call, p->out + (size_t)at * p->size, parts, world, own);
 }
 
 /* After a failure: cancels what is in flight. */

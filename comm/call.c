@@ -5,14 +5,6 @@ ZF_API zf_group zf_collective_group(const zf_collective *c, const zf_comm *comm)
     return c && c->group.count ? c->group : (zf_group){0, 1, comm ? comm->world : 0};
 }
 
-/* out = or += the sum of parts, in the order of the call. */
-static void zfi_collective_add(const zf_collective *c, void *out, const void *const *parts,
-                               int32_t ranks, int64_t count)
-{
-    if (c->tree) zf_add_ranks_by_trees(out, parts, ranks, c->run, count, c->dtype, c->add);
-    else zf_add_ranks(out, parts, ranks, count, c->dtype, c->add);
-}
-
 /* " over ranks 2 to 3", " over ranks 1, 3", " over ranks 1, 3, ..., 7"; "" of all. */
 static void zfi_group_text(char text[64], const zf_group *group)
 {

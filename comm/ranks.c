@@ -51,6 +51,14 @@ static inline bool zfi_is_neighbour(const zf_collective *c, int32_t to, int32_t 
     return (!c->before && !c->after) || (from >= to - c->before && from <= to + c->after);
 }
 
+/* out = or += the sum of parts, in the order of the call. */
+static inline void zfi_collective_add(const zf_collective *c, void *out, const void *const *parts,
+                                      int32_t ranks, int64_t count)
+{
+    if (c->tree) zf_add_ranks_by_trees(out, parts, ranks, c->run, count, c->dtype, c->add);
+    else zf_add_ranks(out, parts, ranks, count, c->dtype, c->add);
+}
+
 /* Marks of a rank: it has not come to the call; it is looked at now, or next, or was; it is
  * late. */
 enum {

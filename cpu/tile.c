@@ -82,6 +82,17 @@ ZFI_INLINE void zfi_prefetch_bytes(const void *at, int64_t bytes)
     for (int64_t k = 0; k < bytes; k += 64) ZFI_PREFETCH((const char *)at + k);
 }
 
+/* c (+)= sum[rows][vectors], of the tile's and of that of strips (tile_strip.c). */
+#define ZFI_TILE_STORE(rows, vectors, lanes, sum, c, c_row, add, load, store, plus)                \
+    ZFI_UNROLL                                                                                     \
+    for (int i = 0; i < rows; i++) {                                                               \
+        ZFI_UNROLL                                                                                 \
+        for (int j = 0; j < vectors; j++) {                                                        \
+            float *to = c + i * c_row + j * lanes;                                                 \
+            store(to, add ? plus(load(to), sum[i][j]) : sum[i][j]);                                \
+        }                                                                                          \
+    }
+
 /* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
  * called, so that `sum` becomes registers. Addresses of more than six rows of A are pointers to
  * every fifth and multiples of one stride: one register for each row is more than there are. What
@@ -128,14 +139,7 @@ ZFI_INLINE void zfi_prefetch_bytes(const void *at, int64_t bytes)
                 for (int j = 0; j < vectors; j++) sum[i][j] = fma(of_a, row[j], sum[i][j]);        \
             }                                                                                      \
         }                                                                                          \
-        ZFI_UNROLL                                                                                 \
-        for (int i = 0; i < rows; i++) {                                                           \
-            ZFI_UNROLL                                                                             \
-            for (int j = 0; j < vectors; j++) {                                                    \
-                float *at = c + i * c_row + j * lanes;                                             \
-                store(at, add ? plus(load(at), sum[i][j]) : sum[i][j]);                            \
-            }                                                                                      \
-        }                                                                                          \
+        ZFI_TILE_STORE(rows, vectors, lanes, sum, c, c_row, add, load, store, plus)                \
     }
 
 #define ZFI_MICRO(name, attributes, rows, vectors)                                                 \

@@ -48,14 +48,7 @@ typedef struct zfi_strip_tile {
                 for (int j = 0; j < vectors; j++) sum[i][j] = fma(of_a, row[j], sum[i][j]);        \
             }                                                                                      \
         }                                                                                          \
-        ZFI_UNROLL                                                                                 \
-        for (int i = 0; i < rows; i++) {                                                           \
-            ZFI_UNROLL                                                                             \
-            for (int j = 0; j < vectors; j++) {                                                    \
-                float *to = c + i * c_row + j * lanes;                                             \
-                store(to, add ? plus(load(to), sum[i][j]) : sum[i][j]);                            \
-            }                                                                                      \
-        }                                                                                          \
+        ZFI_TILE_STORE(rows, vectors, lanes, sum, c, c_row, add, load, store, plus)                \
     }                                                                                              \
     attributes ZFI_BODY void name##_dots_body(const int rows, int64_t n, const float *a,           \
                                               int64_t a_row, const float *b, const int64_t *at,    \

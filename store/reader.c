@@ -1,6 +1,5 @@
 /* Reading a checkpoint tensor by tensor: its tensors are those of a store of one rank, of which at
- * most one has memory.
- */
+ * most one has memory. */
 
 struct zf_checkpoint {
     zf_store *store;

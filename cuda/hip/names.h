@@ -53,7 +53,7 @@ typedef struct hipFuncAttributes cudaFuncAttributes;
 #define cudaHostAllocMapped      hipHostMallocMapped
 #define cudaHostGetDevicePointer hipHostGetDevicePointer
 #define cudaHostRegister         hipHostRegister
-#define cudaHostRegisterMapped hipHostRegisterMapped
+#define cudaHostRegisterMapped   hipHostRegisterMapped
 #define cudaHostRegisterPortable hipHostRegisterPortable
 #define cudaHostUnregister       hipHostUnregister
 #define cudaMemcpyAsync          hipMemcpyAsync

@@ -735,8 +735,10 @@ static int32_t zfi_shown_gradient(const zfi_zero *z, int32_t x)
     int32_t from;
     if (node->op != ZF_OP_bcast || !zfi_is_over_pipe(z->graph, x)) return x;
     from = node->args[0];
-    if ((size_t)from >= z->nodes || !zfi_is_for_outputs(z, x)) return x;
-    return z->first_same[from] >= 0 || zfi_joins_gradients(z, from) ? from : x;
+    if ((size_t)from >= z->nodes) return x;
+    return (z->first_same[from] >= 0 || zfi_joins_gradients(z, from)) && zfi_is_for_outputs(z, x)
+               ? from
+               : x;
 }
 
 /* At a mark: the value that the state takes, in the micro section (sets.c). */

@@ -110,8 +110,8 @@ END {
     sized = "zf_write zf_read zf_write_range zf_store_read zf_store_write zf_safetensors_read \
 zf_safetensors_read_range zf_lockstep_read zf_safetensors_write"
     makers = "zf_graph_new zf_graph_copy zf_graph_parse zf_cpu_backend zf_local_new zf_store_new \
-zf_compile zf_json_parse zf_json_read zf_json_writer_new zf_safetensors_open zf_safetensors_parse \
-zf_safetensors_writer_new zf_report_new zf_trace_new zf_hold_graph zf_block_mask_new"
+zf_compile zf_json_parse zf_json_read zf_json_writer_new zf_checkpoint_open zf_safetensors_open \
+zf_safetensors_parse zf_safetensors_writer_new zf_report_new zf_trace_new zf_hold_graph zf_block_mask_new"
     numbers = "int int32_t int64_t uint64_t uint32_t size_t double bool zf_tensor zf_shape"
     # picked by tests/arguments.c: what a program makes, and what points to values
     own = "zf_shape zf_tensor zf_attribute zf_array zf_launch zf_infer zf_grad zf_options zf_option \

@@ -139,9 +139,19 @@ static void *counting_allocator(void *user, void *ptr, size_t old_size, size_t n
 }
 
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
 /* Memory that no machine has is refused, as without a sanitizer. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
+
+/* The test is the first that has lost blocks of the default allocator: the report shows all. */
+static bool leaks(void)
+{
+    static bool lost;
+    return !lost && (lost = __lsan_do_recoverable_leak_check() != 0);
+}
+#else
+static bool leaks(void) { return false; }
 #endif
 
 /* ------------------------------------------------------- what does not go through t->allocator */
@@ -321,6 +331,7 @@ int main(int argc, char **argv)
         refusing = out_of_memory && (!c->once || (OOM_SPARSE && !is_without(c)));
         if (!refusing) refused.without++;
         good = refusing ? run_out_of_memory(c, most, &t) : run(c, -1, &t);
+        good = !leaks() && good;
         if (!good) printf("FAILED %s (%s)\n", c->name, c->file);
         if (times) printf("%7.2f s  %s (%s)\n", seconds() - from, c->name, c->file);
         if (!good) failed++;

@@ -66,6 +66,28 @@ TEST_ONCE(layouts_of_whole_attention_in_16_bits)
     check_chain(t, text, chain, (int)(sizeof chain / sizeof *chain), &one);
 }
 
+/* Nodes of a text have no scopes: what the backward pass makes of an activation, another shape or
+ * a gathered value, is where it is read, also where the stage before has made the activation, which
+ * layers of OLMo 2 read without a norm. */
+TEST_ONCE(layouts_of_stages_without_scopes)
+{
+    static const layout staged = {2, 1, 2, 0, 0}, one = {1, 1, 1, 0, 0};
+    zf_causal_config c;
+    zf_error error = {ZF_OK, ""};
+    char *text;
+    if (!llm_config_load("15m", &c, &error)) abort();
+    c.vocab = VOCAB, c.hidden = 16, c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 4;
+    c.intermediate = 24, c.positions = 16, c.family = ZF_CAUSAL_OLMO2;
+    text = text_of(&c);
+    test_defer(t, free, text);
+    parts_of_step = 2;
+    for (int half = 0; half < 2 && !t->failed; half++) {
+        how = (zf_training){.clip = 0.5, .sections.tensor = 2};
+        if (half) how.precision.dtype = ZF_BF16;
+        check_chain(t, text, &staged, 1, &one);
+    }
+}
+
 /* ------------------------------------------------------------------------------- whole values */
 
 enum { PARAMS = 64, VALUES = 1024 };

@@ -4,7 +4,8 @@
  *                that it reads, or the first that reads it where it reads parameters and inputs
  *                alone: an embedding
  *     backward   by the name of the scope, which is that of its forward node; else the first layer
- *                of the gradients that it reads
+ *                of the gradients that it reads; of no layer before those of its readers, since
+ *                gradients go from the last stage to the first
  *     update     that of the parameter or state that it writes; else that of most of what it reads
  *
  * A parameter is of the first layer that reads it, and so are its gradient and its states. What
@@ -163,6 +164,24 @@ static void zfi_settle_gradients(zfi_layers *l)
     }
 }
 
+/* A value of the backward pass is of no layer before those of its readers there: an activation in
+ * another shape, of which the gradient of a weight is made, is where that is. */
+static void zfi_settle_backward(zfi_layers *l)
+{
+    const zf_graph *g = l->graph;
+    for (int32_t i = zfi_len(g->order); i-- > 0;) {
+        const int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        if (node->update || l->forward[id] || node->op == ZF_OP_gradient) continue;
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            const int32_t x = node->args[k];
+            if (l->of[x] >= 0 && l->of[x] < l->of[id] && !l->forward[x] &&
+                !zfi_has(g, x, ZF_OP_LEAF))
+                l->of[x] = l->of[id];
+        }
+    }
+}
+
 /* Finds all layers, in the order of the forward pass, and the layer of each node. */
 static void zfi_find_numbered_layers(zfi_layers *l)
 {
@@ -176,6 +195,7 @@ static void zfi_find_numbered_layers(zfi_layers *l)
     if (!zfi_len(l->list)) return;
     zfi_settle_readers(l);
     zfi_settle_gradients(l);
+    zfi_settle_backward(l);
     for (int32_t i = 0; i < end; i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];

@@ -19,10 +19,9 @@ static char *mixture_text(int64_t experts, int64_t dense)
     return text_of(&c);
 }
 
-static void check_experts(test *t, int64_t dense, int tensor, const layout *chain, int count)
+static void check_experts(test *t, char *text, int tensor, const layout *chain, int count)
 {
     static const layout one = {1, 4, 1, 0, 1};
-    char *text = mixture_text(4, dense);
     test_defer(t, free, text);
     parts_of_step = PARTS;
     how.sections.tensor = tensor;
@@ -33,17 +32,20 @@ static void check_experts(test *t, int64_t dense, int tensor, const layout *chai
 TEST_ONCE(expert_layouts_share_a_checkpoint)
 {
     static const layout chain[] = {{1, 4, 1, 3, 4}, {1, 4, 1, 0, 1}, {1, 8, 1, 3, 4},
-                                   {2, 4, 1, 3, 4}, {1, 4, 1, 1, 2}, {2, 4, 1, 0, 2}};
+                                   {2, 4, 1, 3, 4}, {1, 4, 1, 1, 2}, {2, 4, 1, 2, 2}};
     how = (zf_training){.ema.decay = 0.9};
-    check_experts(t, 0, 1, chain, (int)(sizeof chain / sizeof *chain));
+    check_experts(t, mixture_text(4, 0), 1, chain, (int)(sizeof chain / sizeof *chain));
 }
 
-/* The first stage has no layer of experts; layers are recomputed. */
+/* The first stage has no layer of experts; layers are recomputed, and of experts in host memory those
+ * with rows are fetched. */
 TEST_ONCE(expert_layouts_of_stages_without_experts)
 {
-    static const layout chain[] = {{2, 4, 1, 2, 4}, {2, 4, 1, 0, 1}, {2, 4, 1, 3, 2}};
+    static const layout chain[] = {{2, 4, 1, 0, 4}, {2, 4, 1, 0, 1}, {2, 4, 1, 3, 2}};
     how = (zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS};
-    check_experts(t, 1, 1, chain, (int)(sizeof chain / sizeof *chain));
+    stages_in = ZF_HOST;
+    check_experts(t, mixture_text(8, 1), 1, chain, (int)(sizeof chain / sizeof *chain));
+    stages_in = ZF_DEVICE;
 }
 
 /* Ranks along tensor share experts, too: each has a part of their hidden numbers. */
@@ -52,7 +54,7 @@ TEST_ONCE(expert_layouts_of_experts_that_are_cut)
     static const layout chain[] = {{1, 4, 2, 3, 4}, {1, 4, 1, 0, 1}, {1, 4, 2, 1, 2},
                                    {1, 4, 1, 2, 4}};
     how = (zf_training){.recompute.mode = ZF_RECOMPUTE_OFF};
-    check_experts(t, 0, 2, chain, (int)(sizeof chain / sizeof *chain));
+    check_experts(t, mixture_text(4, 0), 2, chain, (int)(sizeof chain / sizeof *chain));
 }
 
 /* In 16 bits, too: between layers ranks along tensor have parts of the tokens. */

@@ -6,7 +6,7 @@
 enum { TOKENS = 16, WORDS = 11, WIDTH = 16, EXPERTS = 8, TEXT = 6000 };
 
 /* A layer of 8 experts, of which each token has 2: nodes from `a` to `o`. `$`: a float dtype, `@`:
- * that of its sums, `#`: the width of rows. */
+ * that of its sums, `#`: the width of rows; `<`, `~`, `^`, `>`: how one weight is held. */
 #define LAYER(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, in, rows, capacity, name)               \
     "%" a " = param \"" name ".gate\" {init=normal b=0.5} : $[8,#]\n"                             \
     "%" b " = linear %" in ", %" a " : $[16,8]\n"                                                  \
@@ -14,8 +14,8 @@ enum { TOKENS = 16, WORDS = 11, WIDTH = 16, EXPERTS = 8, TEXT = 6000 };
     "%" e " = expert_rows %" d " {experts=8 rows=" rows capacity "} : i32[" rows "]\n"             \
     "%" f " = saved %" e " : i32[8,2]\n%" g " = saved %" e " {index=1} : i32[16,2]\n"              \
     "%" h " = dispatch %" in ", %" e ", %" g " : $[" rows ",#]\n"                                 \
-    "%" i " = param \"" name ".up\" {init=normal b=0.3} : $[8,32,#]\n"                            \
-    "%" j " = grouped_linear %" h ", %" i ", %" f " : $[" rows ",32]\n"                            \
+    "%" i " = param \"" name ".up\" {init=normal b=0.3<} : ~[8,32,^]\n"                           \
+    "%" j " = grouped_linear %" h ", %" i ", %" f "> : $[" rows ",32]\n"                           \
     "%" k " = gelu %" j " : $[" rows ",32]\n"                                                      \
     "%" l " = param \"" name ".down\" {init=normal b=0.3} : $[8,#,32]\n"                          \
     "%" m " = grouped_linear %" k ", %" l ", %" f " : $[" rows ",#]\n"                            \
@@ -37,16 +37,26 @@ static const char model[] =
                      "%39 = input \"lr\" : @[]\n";
 
 static int width = WIDTH; /* of the model's rows: # */
+static int bits;          /* of the first weights of experts, in blocks of 64 numbers; 0: floats */
 
 static void write_model(char text[TEXT], const char *dtype)
 {
     const char *const wide = strcmp(dtype, "bf16") ? dtype : "f32";
+    char few[40] = "", alike[40] = "", number[12], bytes[12];
+    static const char marks[] = "$@#<~^>";
+    const char *const as[] = {dtype, wide, number, few, bits ? "u8" : dtype, bytes, alike};
     size_t at = 0;
-    for (const char *c = model; *c && at + 5 < TEXT; c++)
-        if (*c == '$' || *c == '@')
-            at += (size_t)snprintf(text + at, TEXT - at, "%s", *c == '$' ? dtype : wide);
-        else if (*c == '#') at += (size_t)snprintf(text + at, TEXT - at, "%d", width);
+    snprintf(number, sizeof number, "%d", width);
+    snprintf(bytes, sizeof bytes, "%d", bits ? width / 64 * (bits * 8 + 4) : width);
+    if (bits) {
+        snprintf(few, sizeof few, " frozen=true bits=%d block=64", bits);
+        snprintf(alike, sizeof alike, " {bits=%d block=64}", bits);
+    }
+    for (const char *c = model; *c && at + 40 < TEXT; c++) {
+        const char *const mark = strchr(marks, *c);
+        if (mark) at += (size_t)snprintf(text + at, TEXT - at, "%s", as[mark - marks]);
         else text[at++] = *c;
+    }
     text[at] = '\0';
 }
 

@@ -14,7 +14,7 @@
 static void check_offloaded(test *t, const char *dtype, const char *first, const char *before,
                             const char *kinds, const char *after)
 {
-    char text[TEXT], line[600], why[600] = "";
+    char text[TEXT], line[600], why[600] = "", fetch[20];
     numbers with = {0}, without = {0};
     zf_error error = {ZF_OK, ""};
     const char *folder = test_path("fetched");
@@ -27,12 +27,13 @@ static void check_offloaded(test *t, const char *dtype, const char *first, const
     char *plain, *other;
     mkdir(folder, 0700);
     write_model(text, dtype);
+    snprintf(fetch, sizeof fetch, " each=%d", 32 * (bits ? 64 * bits / 8 + 4 : width));
     snprintf(line, sizeof line, "%s; memory threads=1", before);
     plain = text_after(t, text, line);
     snprintf(line, sizeof line, "%s%s experts_apart; offload %s; %s; memory threads=1; verify",
              first, before, kinds, after);
     other = plain ? text_after(t, text, line) : NULL;
-    if (!other || !strstr(other, " each=") || !numbers_of(&without, plain, &d, &error) ||
+    if (!other || !strstr(other, fetch) || !numbers_of(&without, plain, &d, &error) ||
         !numbers_of(&with, other, &d, &error) ||
         numbers_compare(&without, &with, "", why, sizeof why) < 9)
         test_fail(t, __FILE__, __LINE__, line, *why ? why : *error.text ? error.text : "no fetch");
@@ -79,6 +80,27 @@ TEST_ONCE(fetched_experts_have_the_bits_with_adapters)
 {
     check_offloaded(t, "f32", "", "lora rank=2 targets=up,down; " TRAINS "zero micro_batches=2",
                     "parameters=disk", "prefetch bytes=40000");
+}
+
+/* Of experts of 8 and 4 bits: frozen below adapters, or in pieces. */
+TEST_ONCE(fetched_experts_have_the_bits_in_few_bits)
+{
+    static const struct {
+        const char *first, *before, *kinds;
+    } list[] = {
+        {"", "zero micro_batches=2", "parameters=disk"},
+        {"", "recompute layers; zero world=2 stage=3", "parameters=host optimizer=host"},
+        {"tile 9000; ", "zero", "parameters=disk"}};
+    width = 64;
+    for (size_t k = 0; k < sizeof list / sizeof *list && !t->failed; k++) {
+        char before[200];
+        bits = k ? 4 : 8;
+        snprintf(before, sizeof before, "%s" TRAINS "%s",
+                 *list[k].first ? "" : "lora rank=2 targets=up,down; ", list[k].before);
+        check_offloaded(t, k == 1 ? "bf16" : "f32", list[k].first, before, list[k].kinds,
+                        "prefetch bytes=40000");
+    }
+    width = WIDTH, bits = 0;
 }
 
 /* ---------------------------------------------------------------------------- what is copied */

@@ -18,6 +18,7 @@ typedef struct layout {
 static const layout *now; /* of change */
 static zf_training how;   /* of it, besides */
 static int parts_of_step; /* a multiple of ranks along data */
+static zf_space stages_in; /* where ranks along pipe have their parameters */
 
 static zf_status change(zf_graph *g)
 {
@@ -25,6 +26,7 @@ static zf_status change(zf_graph *g)
     t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
     t.tensor = now->tensor, t.stages.ranks = now->pipe, t.expert = now->expert;
     t.zero.world = now->data, t.zero.stage = now->stage;
+    if (now->pipe > 1) t.offload.parameters = stages_in;
     t.zero.micro_batches = parts_of_step / now->data, t.zero.sum = ZF_SUM_PARTS;
     return zf_passes(g, &t);
 }

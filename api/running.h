@@ -356,8 +356,9 @@ ZF_API const char *zf_kind_name(zf_kind kind);
 /* Collectives of one step: their number, and the bytes that one rank sends for them in a group of n
  * ranks. all_gather, reduce_scatter and all_to_all send (n-1) b, b being the bytes of one rank's
  * part (of reduce_scatter: of the result). all_reduce sends 2 (n-1) b, b being 1/n of the buffer,
- * rounded up to elements. bcast sends the buffer, and so does the one rank of a send. INT64_MAX
- * means that number or more. */
+ * rounded up to elements. The root of a bcast sends the buffer to n-1 others, which send nothing; of
+ * a reduce, which is counted with reduce_scatter, each but the root sends it once; so does the one
+ * rank of a send. INT64_MAX means that number or more. */
 typedef struct zf_moved {
     int64_t calls;
     size_t bytes;
@@ -429,7 +430,9 @@ typedef struct zf_plan {
     int64_t padded_count;    /* elements of parameters and of the padding of their buckets */
 } zf_plan;
 
-/* The plan of the graph; its bytes are 0 before zf_memory. The graph's error, if there is one. */
+/* The plan of the graph; its bytes are 0 before zf_memory. Of what ranks of a group send differently
+ * it is that of rank 0, of a stage (zf_keep_stage) of its first rank; that of a program is of its
+ * own rank. The graph's error, if there is one. */
 ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
 /* Memory over time: bytes[place][kind] is what is alive in the space while the node at that place
  * runs (zf_graph_node), for all zf_plan.nodes places. The largest sum of a row is the space's

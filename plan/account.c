@@ -266,40 +266,47 @@ static size_t zfi_add_moved(size_t bytes, int64_t count, size_t size, int64_t ra
     return fits && all < INT64_MAX ? all : INT64_MAX;
 }
 
-/* Adds `times` calls of a collective of `world` ranks, `far` of them in other nodes, with `count`
- * elements as in zf_collective. A rank sends to `near` others alone; 0: to all. Returns the
- * counter. */
+/* To how many others of its group a rank sends what a collective moves; -1 in place of the rank: one
+ * that sends, or receives, over its link. The root of a bcast sends to all others, and these send
+ * the root of a reduce. A stage's end of a send has an operand where it sends. */
+static int64_t zfi_ranks_sent_to(zf_op op, const zf_attribute *attributes, zfi_mesh m, int32_t rank)
+{
+    const int64_t world = attributes[ZF_AT_all_gather_world].i,
+                  over = attributes[ZF_AT_all_gather_over].i;
+    const int32_t place = rank < 0 || world < 2 ? -1 : zfi_mesh_place(m, over, rank);
+    int32_t before, after;
+    (void)zfi_neighbours_of(op, attributes, &before, &after);
+    switch (world < 2 ? ZF_OP_none : op) {
+    case ZF_OP_none: return 0;
+    case ZF_OP_bcast: return place < 0 ? 1 : place == attributes[ZF_AT_bcast_root].i ? world - 1 : 0;
+    case ZF_OP_reduce: return place < 0 || place != attributes[ZF_AT_reduce_root].i;
+    case ZF_OP_send: return place < 0 || place == attributes[ZF_AT_send_from].i;
+    default: return before + after ? before + after : world - 1;
+    }
+}
+
+/* Adds `times` calls of a collective of `world` ranks with `count` elements as in zf_collective. A
+ * rank sends to so many others, of which `far` or all are in other nodes. Returns the counter. */
 static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count,
-                                 int64_t world, int64_t near, int64_t far, int64_t times)
+                                 int64_t world, int64_t others, int64_t far, int64_t times)
 {
     size_t size = zf_dtype_size(dtype);
-    int64_t ranks = near ? near : world - 1;
     zf_moved *moved;
-    far = zfi_min(far, ranks);
     switch (op) {
     case ZF_OP_all_gather: moved = &t->all_gather; break;
-    case ZF_OP_reduce_scatter: moved = &t->reduce_scatter; break;
+    case ZF_OP_reduce_scatter: case ZF_OP_reduce: moved = &t->reduce_scatter; break;
     case ZF_OP_all_to_all: moved = &t->all_to_all; break;
     case ZF_OP_all_reduce: /* as a reduce_scatter and an all_gather of equal shards */
         moved = &t->all_reduce;
         count = count / world + (count % world != 0);
         size *= 2;
         break;
-    case ZF_OP_reduce: /* each rank to one */
-        moved = &t->reduce_scatter;
-        ranks = world > 1, far = far > 0;
-        break;
-    case ZF_OP_send: /* one rank to one */
-        moved = &t->send;
-        ranks = 1, far = far > 0;
-        break;
-    default: /* bcast: along a chain */
-        moved = &t->bcast;
-        ranks = world > 1, far = far > 0;
+    case ZF_OP_send: moved = &t->send; break;
+    default: moved = &t->bcast;
     }
     moved->calls += times;
-    moved->bytes = zfi_add_moved(moved->bytes, count, size, ranks, times);
-    moved->between = zfi_add_moved(moved->between, count, size, far, times);
+    moved->bytes = zfi_add_moved(moved->bytes, count, size, others, times);
+    moved->between = zfi_add_moved(moved->between, count, size, zfi_min(far, others), times);
     return moved;
 }
 
@@ -314,21 +321,24 @@ static zf_moved *zfi_count_copies(zf_traffic *t, const zf_graph *g, const zfi_no
     return to;
 }
 
-/* Adds the traffic of the node, `times` times. Returns the counter; NULL: it moves nothing. */
-static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, int64_t times)
+/* Adds what the rank moves for the node, `times` times; -1 in place of the rank: what passes a link.
+ * Returns the counter; NULL: it moves nothing. */
+static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, int64_t times,
+                                int32_t rank)
 {
     const zfi_node *node = &g->nodes[id];
+    const zfi_mesh m = zfi_mesh_of(g);
     int64_t world, far, count;
-    int32_t before, after;
     if (node->op == ZF_OP_copy) return zfi_count_copies(t, g, node, times);
     if (!zfi_has(g, id, ZF_OP_COLLECTIVE)) return NULL;
     world = ZF_INT(node, all_gather, world);
-    far = world > 1 ? zfi_mesh_far(zfi_mesh_of(g), ZF_INT(node, all_gather, over)) : 0;
+    far = world > 1 ? zfi_mesh_far(m, ZF_INT(node, all_gather, over)) : 0;
     count = zfi_node_count(&g->nodes[node->args[0]]);
     if (node->op == ZF_OP_send && !node->arg_count) count = 0; /* another rank sends it */
+    if (node->op == ZF_OP_send && node->stage) rank = -1; /* that of the stage it is of */
     if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
-    (void)zfi_neighbours_of(node->op, node->attributes, &before, &after);
-    return zfi_count_calls(t, node->op, node->dtype, count, world, before + after, far, times);
+    return zfi_count_calls(t, node->op, node->dtype, count, world,
+                           zfi_ranks_sent_to(node->op, node->attributes, m, rank), far, times);
 }
 
 /* Adds what of the bytes that a collective has `moved` are scales, and what padding of buckets. */
@@ -368,18 +378,18 @@ static bool zfi_holds_left(const zf_graph *g, const zfi_node *node)
     return node->op == ZF_OP_bucket && zfi_is_left((zfi_role)leaf->role);
 }
 
-static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
+static void zfi_account_traffic(const zf_graph *g, int32_t rank, zf_plan *plan)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         const int64_t times = zfi_times_in_step(g, node);
-        zfi_count_node(&plan->traffic, g, id, times);
+        zfi_count_node(&plan->traffic, g, id, times, rank);
         if (zfi_holds_left(g, node)) plan->loco_bytes += zfi_node_bytes(node);
         if (zfi_has(g, id, ZF_OP_COLLECTIVE)) {
             zf_traffic own = {.bcast.calls = 0};
-            zfi_count_node(&plan->traffic_over[ZF_INT(node, all_gather, over)], g, id, times);
-            zfi_count_overhead(plan, g, id, zfi_count_node(&own, g, id, times));
+            zfi_count_node(&plan->traffic_over[ZF_INT(node, all_gather, over)], g, id, times, rank);
+            zfi_count_overhead(plan, g, id, zfi_count_node(&own, g, id, times, rank));
         }
     }
 }
@@ -431,14 +441,14 @@ static void zfi_show_device(zf_plan *plan)
     memcpy(plan->at_peak, device->at_peak, sizeof plan->at_peak);
 }
 
-ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
+/* The plan of a rank of the graph. */
+static zf_status zfi_plan_of_rank(zf_graph *g, int32_t rank, zf_plan *plan)
 {
-    if (!g || !plan) return ZF_ERR_ARGUMENT;
     *plan = (zf_plan){0};
     for (int k = 0; k < ZF_SPACES; k++) plan->spaces[k].peak_op = plan->spaces[k].peak_scope = "";
     zfi_show_device(plan);
     if (g->error.status) return g->error.status;
-    zfi_account_traffic(g, plan);
+    zfi_account_traffic(g, rank, plan);
     zfi_account_counts(g, plan);
     if (!(g->stages & ZFI_STAGE_PLACED)) return ZF_OK;
     for (int k = 0; k < ZF_SPACES; k++) {
@@ -452,6 +462,13 @@ ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
     zfi_account_memory(g, plan, &(zfi_alive_rows){.bytes = NULL});
     zfi_show_device(plan);
     return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
+}
+
+ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
+{
+    if (!g || !plan) return ZF_ERR_ARGUMENT;
+    return zfi_plan_of_rank(
+        g, g->whole ? g->kept * zfi_mesh_stride(zfi_mesh_of(g), ZF_OVER_PIPE) : 0, plan);
 }
 
 ZF_API zf_status zf_graph_alive(zf_graph *g, zf_space space, size_t (*bytes)[ZF_KINDS])

@@ -73,7 +73,7 @@ static double zfi_seconds_of(const zf_graph *g, const zf_cost *cost, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     zf_traffic traffic = {.all_gather = {0}};
-    const zf_moved *moved = zfi_count_node(&traffic, g, id, 1);
+    const zf_moved *moved = zfi_count_node(&traffic, g, id, 1, -1);
     if (!moved) return zfi_node_seconds(g, cost, id);
     if (node->op == ZF_OP_copy)
         return zfi_copy_seconds(cost, zfi_queue_of_copy(g, node), (int64_t)moved->bytes);

@@ -133,14 +133,14 @@ static size_t along_tensor(const layout *l, int stage)
 
 /* To the next stage x, of a rank's tokens, and from it the gradient, and where ranks have all tokens
  * that of the bias before the sum that is sent; the embedding, which is the head, once, and its
- * gradient; the loss. */
+ * gradient; from the last stage to each other one the loss. */
 static size_t along_pipe(const layout *l, int stage)
 {
     const size_t x = between(l) / (size_t)(l->context > 1 ? 1 : l->tensor),
                  words = 4u * WORDS * WIDTH / (size_t)l->tensor;
     const bool first = stage == 0, last = stage == l->pipe - 1;
     if (l->pipe == 1) return 0;
-    return MICRO * ((size_t)(!first + !last) * x + (last ? words : 0) + 4 +
+    return MICRO * ((size_t)(!first + !last) * x + (last ? words + 4 * (size_t)(l->pipe - 1) : 0) +
                     (first || l->tensor > 1 ? 0 : 4 * WIDTH)) +
            (first ? words : 0);
 }

@@ -330,7 +330,7 @@ TEST_ONCE(windows_have_the_bits_of_one_rank)
     source = NULL;
 }
 
-/* Keys and values come twice, and the sums of their gradients go once: of each rank in turn. */
+/* A rank sends its keys and values to each other one, twice, and to each the sum of its gradients. */
 TEST(ring_bytes_are_those_of_the_formulas)
 {
     enum { C = 4, HEADS = B * S * WIDTH / 2 };
@@ -344,8 +344,9 @@ TEST(ring_bytes_are_those_of_the_formulas)
         if (!plan_after(t, text, TRAINS "context parts=4" RING "; memory", &plan)) return;
         const zf_traffic *sent = &plan.traffic_over[ZF_OVER_CONTEXT];
         CHECK(t, sent->all_to_all.calls == 0 && sent->all_gather.calls == 0);
-        CHECK(t, sent->bcast.calls == 4 * C && sent->bcast.bytes == 4 * HEADS * size);
-        CHECK(t, sent->reduce_scatter.calls == 2 * C && sent->reduce_scatter.bytes == 2 * HEADS * 4);
+        CHECK(t, sent->bcast.calls == 4 * C && sent->bcast.bytes == 4 * HEADS * size * (C - 1) / C);
+        CHECK(t, sent->reduce_scatter.calls == 2 * C &&
+                     sent->reduce_scatter.bytes == 2 * HEADS * 4 * (C - 1) / C);
     }
 }
 

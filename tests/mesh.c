@@ -56,17 +56,22 @@ static void check_rank(test *t, const member *m, const order *o)
     }
 }
 
-/* What was predicted is counted, by axis. */
-static void check_bytes(test *t, const member *m)
+/* What was predicted is counted, by axis. Rank 1 along tensor sends what is broadcast to all others,
+ * and each but rank 2 sends it the sum. */
+static void check_bytes(test *t, const member *m, const order *o)
 {
     const zf_program_info info = zf_program_info_of(m->program);
     const zf_traffic *tensor = &info.plan.traffic_over[ZF_OVER_TENSOR],
                      *data = &info.plan.traffic_over[ZF_OVER_DATA];
     const size_t piece = ROWS * PIECE * sizeof(float);
+    const int place = m->rank / o->tensor_stride % TENSOR;
     CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
     CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
     CHECK(t, tensor->all_gather.bytes == (TENSOR - 1) * piece && tensor->all_gather.calls == 1);
-    CHECK(t, tensor->reduce_scatter.bytes == (TENSOR - 1) * piece);
+    CHECK(t, tensor->reduce_scatter.bytes ==
+                 (TENSOR - 1) * piece + (size_t)(place != 2) * TENSOR * piece);
+    CHECK(t, tensor->bcast.bytes == (size_t)(place == 1) * (TENSOR - 1) * piece);
+    CHECK(t, tensor->reduce_scatter.calls == 2 && tensor->bcast.calls == 1);
     CHECK(t, data->all_reduce.bytes == 2 * (DATA - 1) * piece / DATA && !data->all_gather.calls);
 }
 
@@ -79,7 +84,9 @@ static void write_text(char text[700], const order *o)
              "%%2 = all_gather %%1 {world=3 over=tensor dim=1} : f32[2,6]\n"
              "%%3 = all_reduce %%1 {world=2 over=data} : f32[2,2@tensor]\n"
              "%%4 = reduce_scatter %%5 {world=3 over=tensor dim=1} : f32[2,2@tensor]\n"
-             "output %%2 \"gathered\"\noutput %%3 \"over_data\"\noutput %%4 \"back\"\n",
+             "%%6 = bcast %%1 {world=3 over=tensor root=1} : f32[2,2]\n"
+             "%%7 = reduce %%5 {world=3 over=tensor root=2} : f32[2@tensor,6]\n"
+             "output %%6 \"from_1\"\noutput %%7 \"sum\"\noutput %%2 \"gathered\"\noutput %%3 \"over_data\"\noutput %%4 \"back\"\n",
              o->line);
 }
 
@@ -93,7 +100,7 @@ static void run_order(test *t, team *m, const order *o, bool lockstep)
     for (int r = 0; r < ALL; r++) fill(&m->members[r]);
     team_step(t, m);
     for (int r = 0; r < ALL && !t->failed; r++) check_rank(t, &m->members[r], o);
-    for (int r = 0; r < ALL && !t->failed; r++) check_bytes(t, &m->members[r]);
+    for (int r = 0; r < ALL && !t->failed; r++) check_bytes(t, &m->members[r], o);
 }
 
 TEST_ONCE(mesh_groups_along_each_axis)

@@ -265,6 +265,8 @@ TEST_ONCE(stages_are_planned_apart)
                       .pipe = 3,
                       .data = 2,
                       .micro = 3};
+    /* to two others: the norm, and the losses of three micro-batches */
+    static const size_t broadcast[] = {2 * 4, 0, 2 * 3 * 4};
     static after all;
     size_t peaks[TEAM_RANKS];
     char text[TEXT];
@@ -285,6 +287,7 @@ TEST_ONCE(stages_are_planned_apart)
         OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
         for (int data = 0; data < way.data; data++)
             CHECK(t, plan.spaces[ZF_DEVICE].peak_bytes == peaks[stage * way.data + data]);
+        CHECK(t, plan.traffic.bcast.bytes == broadcast[stage]);
     }
 }
 

@@ -377,10 +377,10 @@ done
 # shellcheck disable=SC2086
 planned $gpt12
 # Of a rank's tokens, forward the sum so far; backward its gradient; the part of the embedding, which is
-# the head as well, once, and its gradient; the loss.
-is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (x / t + 4) + 4 * V * h / t))
-is 'GPT: stage 1, along pipe' "$(stage_of 1 pipe)" $((m * (x / t + x / t + 4)))
-is 'GPT: stage 2, along pipe' "$(stage_of 2 pipe)" $((m * (x / t + 4 * V * h / t + 4)))
+# the head as well, once, and its gradient; the loss, which the last stage sends to the others.
+is 'GPT: stage 0, along pipe' "$(stage_of 0 pipe)" $((m * (x / t) + 4 * V * h / t))
+is 'GPT: stage 1, along pipe' "$(stage_of 1 pipe)" $((m * (x / t + x / t)))
+is 'GPT: stage 2, along pipe' "$(stage_of 2 pipe)" $((m * (x / t + 4 * V * h / t + (p - 1) * 4)))
 is 'GPT: micro-batches in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | tr '\n' ' ')" '3 2 1 '
 # shellcheck disable=SC2086
 "$plan" $gpt12 > "$work/table"

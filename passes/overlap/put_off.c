@@ -25,7 +25,7 @@ static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t mos
     if (!zfi_reduces(node->op) || ZF_INT(node, all_gather, world) <= 1 ||
         zfi_node_bytes(&o->graph->nodes[node->args[0]]) > most)
         return 0;
-    return zfi_link_seconds(o->cost, zfi_count_node(&traffic, o->graph, id, 1));
+    return zfi_link_seconds(o->cost, zfi_count_node(&traffic, o->graph, id, 1, -1));
 }
 
 /* The position of the reduction with the least computation during it, and the seconds that are

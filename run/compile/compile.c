@@ -414,7 +414,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     if (!status) status = zfi_find_temporary(p);
     if (!status) status = zfi_find_reserve(p, d);
     if (status || (status = zfi_check_store_limit(p, d->shares_memory_with))) return status;
-    status = zf_graph_plan(g, &p->plan);
+    status = zfi_plan_of_rank(g, p->run.rank, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)
         if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space, d->shares_memory_with);
     if (!status && (g->stages & ZFI_STAGE_OVERLAP || zfi_runs_schedule(g)) && !p->store->plans)

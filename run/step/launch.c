@@ -82,20 +82,21 @@ static int32_t zfi_node_of_rank(const zf_program *p, int64_t rank)
     return m.nodes > 1 ? (int32_t)rank / ranks : 0;
 }
 
-/* Counts a call of `world` ranks over an axis, as the communicator is asked for it. What a stage
- * receives it does not send. */
-static void zfi_count_call(zf_program *p, const zf_collective *c, int64_t world, int64_t over)
+/* Counts the call of a launch, as the communicator is asked for it. What a stage receives it does
+ * not send. */
+static void zfi_count_call(zf_program *p, const zf_launch *l, const zf_collective *c)
 {
+    const zfi_mesh m = zfi_mesh_of(p->graph);
+    const int64_t world = ZF_INT(l, all_gather, world), over = ZF_INT(l, all_gather, over),
+                  others = zfi_ranks_sent_to(l->op, l->attributes, m, p->run.rank);
     const int32_t stride = c->group.stride, here = zfi_node_of_rank(p, p->run.rank);
-    const int64_t count = c->op == ZF_OP_send && !c->in ? 0 : c->count,
-                  near = c->before + c->after;
     int64_t far = 0;
-    if (c->op == ZF_OP_send) far = zfi_mesh_far(zfi_mesh_of(p->graph), over);
+    if (c->op == ZF_OP_send) far = zfi_mesh_far(m, over);
     else
         for (int64_t k = 0; k < world && world > 1; k++)
             far += zfi_node_of_rank(p, c->group.first + k * (stride ? stride : 1)) != here;
-    zfi_count_calls(&p->counted, c->op, c->dtype, count, world, near, far, 1);
-    zfi_count_calls(&p->counted_over[over], c->op, c->dtype, count, world, near, far, 1);
+    zfi_count_calls(&p->counted, c->op, c->dtype, c->count, world, others, far, 1);
+    zfi_count_calls(&p->counted_over[over], c->op, c->dtype, c->count, world, others, far, 1);
 }
 
 /* Before a launch: counts its work and its traffic. */
@@ -110,7 +111,7 @@ static void zfi_count_launch(zf_program *p, const zf_launch *l)
     }
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE) || zfi_is_left_out(l)) return;
     c = zf_collective_of(l);
-    zfi_count_call(p, &c, ZF_INT(l, all_gather, world), ZF_INT(l, all_gather, over));
+    zfi_count_call(p, l, &c);
 }
 
 /* The same of launch n; if it sums losses over the ranks, notes whether this rank's are finite. */

@@ -314,6 +314,14 @@ static bool zfi_is_of_experts(const zfi_cuts *cuts, int32_t l)
     return l >= 0 && cuts->letter[l].name == 'e';
 }
 
+/* Operand k of the node has a matrix for each expert at dimension d, and not bounds of its rows. */
+static bool zfi_is_matrices(const zf_graph *g, const zfi_node *node, const zfi_cuts *cuts,
+                            int32_t k, int32_t d)
+{
+    return cuts->given[k] && zfi_is_of_experts(cuts, cuts->at[k][d]) &&
+           g->nodes[node->args[k]].dtype != ZF_I32;
+}
+
 /* Rows of all ranks along expert: the matrices of experts are cut over it, and so are those that
  * are made of the rows. */
 static void zfi_spread_experts(zfi_spreading *c, const zfi_cuts *cuts, int32_t value)
@@ -321,8 +329,7 @@ static void zfi_spread_experts(zfi_spreading *c, const zfi_cuts *cuts, int32_t v
     const zfi_node *node = c->node;
     for (int32_t k = 0; k < node->arg_count && c->shared; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++)
-            if (cuts->given[k] && zfi_is_of_experts(cuts, cuts->at[k][d]) &&
-                zfi_is_float(c->graph->nodes[node->args[k]].dtype) &&
+            if (zfi_is_matrices(c->graph, node, cuts, k, d) &&
                 zfi_spread_arg(c, k)->at[d] != zfi_axes_add(0, ZF_OVER_EXPERT))
                 zfi_spread_fail(c,
                                 "%%%d must be cut over expert at dimension %d: its rows are those "
@@ -834,7 +841,8 @@ static void zfi_spread_leaf(zfi_spreading *c)
         zfi_spread_fail(c, "a %s is equal or cut", name);
     else if (!held && node->op != ZF_OP_input && zfi_is_spread(&c->out))
         zfi_spread_fail(c, "a %s is equal on all ranks", name);
-    else if (cut && node->op == ZF_OP_param && ZF_INT(node, param, bits))
+    else if (node->op == ZF_OP_param && ZF_INT(node, param, bits) &&
+             (cut & ~zfi_axis_bit(ZF_OVER_EXPERT) || zfi_is_cut_within(&c->out)))
         zfi_spread_fail(c, "quantised parameters are not cut over %s", zfi_axis_in(cut));
     else if (zfi_cut_rows_of(node).rows && zfi_is_cut_within(&c->out))
         zfi_spread_fail(c, "pieces of a %s are cut at their rows alone, in equal parts", name);

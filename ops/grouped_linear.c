@@ -57,12 +57,9 @@ static zf_status zfi_infer_grouped_records(const zfi_infer *c, zf_shape *w)
     const zfi_blocks b = status ? (zfi_blocks){.bits = 0} : zfi_grouped_blocks(c->attributes);
     if (!status) status = zfi_infer_weight_of(c, &b, 3);
     if (status) return status;
-    if (ZF_INT(c, grouped_linear, sources) > 1 || ZF_INT(c, grouped_linear, sections) > 1 ||
-        ZF_INT(c, grouped_linear, wide))
+    if (ZF_INT(c, grouped_linear, sections) > 1 || ZF_INT(c, grouped_linear, wide))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "a product with matrices of %d bits has the rows of one rank, in one "
-                              "section",
-                              (int)b.bits);
+                              "a product with matrices of %d bits has one section", (int)b.bits);
     w->dims[2] = w->dims[2] / b.record * b.block;
     return ZF_OK;
 }
@@ -217,7 +214,7 @@ static zfi_quantized zfi_grouped_records(const zf_launch *l, int64_t expert, int
     const zfi_blocks b = zfi_grouped_blocks(l->attributes);
     zfi_quantized q = zfi_quantized_begin(l, &b, end - first,
                                           ZF_INT(l, grouped_linear, transpose) != 0);
-    q.w += expert * q.n * q.bytes;
+    q.w += expert % zfi_experts_here(l) * q.n * q.bytes;
     q.x = zfi_element(q.x, q.out, first * l->args[0].shape.dims[1]);
     q.y = zfi_element_of(q.y, q.out, first * l->out.shape.dims[1]);
     q.few = ZF_INT(l, grouped_linear, alone) != 0;

@@ -83,15 +83,6 @@ static int32_t zfi_share_rows_of(const zfi_sharing *c, int32_t x)
 
 /* ----------------------------------------------------------------------------------- matrices */
 
-/* Operand k of the node is a matrix for each expert. */
-static bool zfi_is_matrices(const zf_graph *g, const zfi_node *node, const zfi_cuts *cuts,
-                            int32_t k)
-{
-    const zfi_node *x = &g->nodes[node->args[k]];
-    return cuts->given[k] && zfi_is_float(x->dtype) && x->shape.rank &&
-           zfi_is_of_experts(cuts, cuts->at[k][0]);
-}
-
 /* Marks x and what it is made of, up to a parameter. */
 static void zfi_share_matrices(zfi_sharing *c, int32_t id, int32_t x)
 {
@@ -128,13 +119,8 @@ static bool zfi_share_find(zfi_sharing *c)
         const zfi_node *node = &g->nodes[g->order[i]];
         if (!zfi_attribute_of(g, node, "sources") || !zfi_cut_of(g, node, &cuts)) continue;
         any = true;
-        if (node->op == ZF_OP_grouped_linear && ZF_INT(node, grouped_linear, bits))
-            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                     "zf_experts: grouped_linear %%%d has matrices of %d bits, and ranks share "
-                     "floats",
-                     (int)g->order[i], (int)ZF_INT(node, grouped_linear, bits));
         for (int32_t k = 0; k < node->arg_count && !g->error.status; k++)
-            if (zfi_is_matrices(g, node, &cuts, k))
+            if (zfi_is_matrices(g, node, &cuts, k, 0))
                 zfi_share_matrices(c, g->order[i], node->args[k]);
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) {

@@ -134,8 +134,18 @@ alike_in8() {
 check 'rows in 8 bits and an adapter' alike_in8
 refuses 'rows in 8 bits that are no blocks' 'rows of 48 numbers are no blocks of 64 to 256: dispatch int8 is for a multiple of 64' \
     experts --expert 4 --expert-dispatch int8
-refuses 'experts of few bits that ranks share' 'has matrices of 8 bits, and ranks share floats' experts --ranks 2 --expert 2 \
-    --model "$work/wide.json" --init "$work/wide.hf" --weights int8 --lora r=2,targets=q_proj
+# few DIR OPTIONS...: two steps of adapters of experts of 4 bits.
+few() {
+    to=$1
+    shift
+    ends 0 experts --batch 8 --steps 2 --precision f32 --sections expert=4 --model "$work/wide.json" --init "$work/wide.hf" \
+        --weights int4 --lora r=2,targets=v_proj,w1,w2,w3 --save "$to" "$@"
+}
+alike_in_few_bits() {
+    few "$work/few-1" && few "$work/few-4" --expert 4 --zero 3 &&
+        cmp "$work/few-1/adapter_model.safetensors" "$work/few-4/adapter_model.safetensors"
+}
+check 'experts of few bits that ranks share' alike_in_few_bits
 for bits in int8 int4; do
     check "a text by experts of $bits" ends 0 "$llm" generate --load "$work/wide" --weights $bits --temperature 0 --tokens 4 'the owl'
     check "a loss by experts of $bits" ends 0 "$llm" selftest --load "$work/wide" --weights $bits --text $data/stories.txt --tokens 4

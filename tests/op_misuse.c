@@ -98,9 +98,9 @@ static const struct {
     {IN(1, "f32[8,64]") IN(2, "u8[2,3,67]") IN(3, "i32[2,2]")
      "%4 = grouped_linear %1, %2, %3 {bits=8 block=64} : f32[8,3]\n",
      "operand 1 must be u8 [experts, n, bytes], whole records of 68 bytes: the result of quantize"},
-    {IN(1, "f32[8,64]") IN(2, "u8[2,3,68]") IN(3, "i32[4,2]")
-     "%4 = grouped_linear %1, %2, %3 {bits=8 block=64 sources=2} : f32[8,3]\n",
-     "a product with matrices of 8 bits has the rows of one rank, in one section"},
+    {IN(1, "f32[8,64]") IN(2, "u8[2,3,68]") IN(3, "i32[2,2]")
+     "%4 = grouped_linear %1, %2, %3 {bits=8 block=64 sections=2} : f32[8,3]\n",
+     "a product with matrices of 8 bits has one section"},
     {IN(1, "f32[8,64]") IN(2, "f32[2,3,64]") IN(3, "i32[2,2]")
      "%4 = grouped_linear %1, %2, %3 {alone=true} : f32[8,3]\n",
      "alone is for matrices of records that are not transposed"},

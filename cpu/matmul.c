@@ -301,7 +301,7 @@ typedef struct zfi_matmul_run {
  * from a + i * a_step on. Columns that are not whole vectors are computed as whole ones in a
  * buffer. */
 static void zfi_matmul_column(const zfi_matmul_plan *plan, int64_t rows, int64_t columns, int64_t k,
-                              const float *a, int64_t a_step, int64_t a_row, int64_t a_col,
+                              const char *a, int64_t a_step, int64_t a_row, int64_t a_col,
                               const float *b, int64_t b_row, float *c, int64_t c_row, bool add)
 {
     const zfi_tile *tile = plan->tile;
@@ -309,7 +309,7 @@ static void zfi_matmul_column(const zfi_matmul_plan *plan, int64_t rows, int64_t
     float aside[ZFI_BLOCK_ROWS * ZFI_TILE_COLUMNS], *to = aside;
     bool whole = columns == vectors * tile->lanes;
     if (!whole || !tile->column) step = plan->rows;
-    for (int64_t i = 0; i < rows; i += some, a += some * a_step, c += some * c_row) {
+    for (int64_t i = 0; i < rows; i += some, a += 4 * some * a_step, c += some * c_row) {
         int64_t to_row = whole ? c_row : ZFI_TILE_COLUMNS;
         some = zfi_min(step, rows - i);
         if (whole) to = c;

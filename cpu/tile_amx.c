@@ -76,15 +76,17 @@ ZFI_TARGET_AMX ZFI_INLINE void zfi_amx_add(float *c, int64_t c_row, const float 
         }                                                                                          \
     } while (0)
 
-/* One block over k words. tall: more than 16 rows; wide: more than 16 columns. */
+/* One block over k words. tall: more than 16 rows; wide: more than 16 columns. Words p to p + 15 of
+ * B begin at b + at[p], at b + p b_row where `at` is NULL, and are b_row from one another. */
 ZFI_TARGET_AMX ZFI_INLINE void zfi_amx_block(const bool tall, const bool wide, int64_t rows,
                                              int64_t k, const char *a, int64_t a_row,
-                                             const float *b, float *c, int64_t c_row, bool add)
+                                             const float *b, int64_t b_row, const int64_t *at,
+                                             float *c, int64_t c_row, bool add)
 {
     _Alignas(64) float sums[ZFI_AMX_ROWS * ZFI_AMX_WORDS];
     const int64_t low = zfi_min(rows, ZFI_AMX_ROWS);
     const char *a_high = a + low * a_row * 4;
-    const size_t a_stride = (size_t)a_row * 4, b_stride = ZFI_TILE_COLUMNS * 4;
+    const size_t a_stride = (size_t)a_row * 4, b_stride = (size_t)b_row * 4;
     const size_t c_stride = (size_t)c_row * 4;
     /* rows of c for each step of k, of which there may be none */
     const int64_t ahead = zfi_div_up(rows * ZFI_AMX_WORDS, zfi_max(1, k));
@@ -95,15 +97,16 @@ ZFI_TARGET_AMX ZFI_INLINE void zfi_amx_block(const bool tall, const bool wide, i
     if (tall) _tile_zero(2);
     if (tall && wide) _tile_zero(3);
     for (int64_t p = 0; p < k; p += ZFI_AMX_WORDS) {
+        const float *from = b + (at ? at[p] : p * b_row);
         for (int64_t end = zfi_min(row + ahead, rows); add && row < end; row++) {
             ZFI_PREFETCH_WRITE(c + row * c_row);
             if (wide) ZFI_PREFETCH_WRITE(c + row * c_row + ZFI_AMX_WORDS);
         }
-        _tile_loadd(6, b + p * ZFI_TILE_COLUMNS, b_stride);
+        _tile_loadd(6, from, b_stride);
         _tile_loadd(4, a + p * 4, a_stride);
         _tile_dpbf16ps(0, 4, 6);
         if (wide) {
-            _tile_loadd(7, b + p * ZFI_TILE_COLUMNS + ZFI_AMX_WORDS, b_stride);
+            _tile_loadd(7, from + ZFI_AMX_WORDS, b_stride);
             _tile_dpbf16ps(1, 4, 7);
         }
         if (tall) {
@@ -119,21 +122,41 @@ ZFI_TARGET_AMX ZFI_INLINE void zfi_amx_block(const bool tall, const bool wide, i
     ZFI_AMX_MEMORY();
 }
 
+/* c[0..rows,0..ZFI_TILE_COLUMNS) of each of some columns of B, whose words lie anywhere. */
+ZFI_TARGET_AMX static void zfi_amx_strip(int64_t rows, int64_t columns, int64_t k, const float *a,
+                                         int64_t a_row, const float *b, int64_t b_row,
+                                         const int64_t *at, float *c, int64_t c_row)
+{
+    for (int64_t i = 0, now = 0, some; i < rows; i += some, a += some * a_row, c += some * c_row) {
+        some = zfi_min(2 * ZFI_AMX_ROWS, rows - i);
+        if (some != now) zfi_amx_configure(now = some);
+        for (int64_t x = 0; x < columns; x += ZFI_TILE_COLUMNS)
+            if (some > ZFI_AMX_ROWS)
+                zfi_amx_block(true, true, some, k, (const char *)a, a_row, b + x, b_row, at, c + x,
+                              c_row, false);
+            else
+                zfi_amx_block(false, true, some, k, (const char *)a, a_row, b + x, b_row, at, c + x,
+                              c_row, false);
+    }
+    _tile_release();
+}
+
 /* A column of blocks, `panel` rows each but the last, of columns 0..16 or 0..32 (`wide`). */
 ZFI_TARGET_AMX static void zfi_amx_column(int64_t rows, int64_t panel, bool wide, int64_t k,
                                           const void *a, int64_t a_row, const float *b, float *c,
                                           int64_t c_row, bool add)
 {
+    const int64_t b_row = ZFI_TILE_COLUMNS;
     for (int64_t i = 0, now = 0, some; i < rows; i += some) {
         const char *from = (const char *)a + i * a_row * 4;
         float *to = c + i * c_row;
         some = zfi_min(panel, rows - i);
         if (some != now) zfi_amx_configure(now = some);
         if (some > ZFI_AMX_ROWS && wide)
-            zfi_amx_block(true, true, some, k, from, a_row, b, to, c_row, add);
+            zfi_amx_block(true, true, some, k, from, a_row, b, b_row, NULL, to, c_row, add);
         else if (some > ZFI_AMX_ROWS)
-            zfi_amx_block(true, false, some, k, from, a_row, b, to, c_row, add);
-        else zfi_amx_block(false, wide, some, k, from, a_row, b, to, c_row, add);
+            zfi_amx_block(true, false, some, k, from, a_row, b, b_row, NULL, to, c_row, add);
+        else zfi_amx_block(false, wide, some, k, from, a_row, b, b_row, NULL, to, c_row, add);
     }
     _tile_release();
 }

@@ -286,6 +286,17 @@ static const op_case cases[] = {
     {"conv", "f[2,3,40,70] f[3,1,3,3]",
      "conv %1, %2 {stride=[1,1] pad=[1,1] dilation=[1,1] groups=3} : f[2,3,40,70]", TERMS, 9, 0,
      NO_GRADIENT},
+    /* many channels: registers of 16 words, the last half word and the last words of which are 0 */
+    {"conv", "f[2,9,6,11] f[20,9,3,2]",
+     "conv %1, %2 {stride=[2,3] pad=[1,2] dilation=[1,1] groups=1} : f[2,20,3,5]", TERMS, 54, 0,
+     NO_GRADIENT},
+    {"conv", "f[2,5,3,9] f[1,5,2,3]",
+     "conv %1, %2 {stride=[1,1] pad=[0,1] dilation=[1,1] groups=1} : f[2,1,2,9]", TERMS, 30, 0,
+     NO_GRADIENT},
+    {"conv_grad_x", "f[2,70,3,5] f[70,20,2,3]",
+     "conv_grad_x %1, %2 {stride=[1,2] pad=[0,1] dilation=[1,1] groups=1 size=[4,10]} : "
+     "f[2,20,4,10]",
+     TERMS, 420, 0, REFUSED},
     {"conv_grad_x", "f[1,3,5,130] f[3,7,2,4]",
      "conv_grad_x %1, %2 {stride=[2,3] pad=[0,5] dilation=[1,3] groups=1 size=[11,389]} : "
      "f[1,7,11,389]",
@@ -313,6 +324,10 @@ static const op_case cases[] = {
     {"conv_grad_w", "f[1,5,2,1300] f[1,70,1,1299]",
      "conv_grad_w %1, %2 {stride=[1,1] pad=[0,0] dilation=[1,1] groups=1 taps=[2,2]} : f[70,5,2,2]",
      TERMS, 700, 0, REFUSED},
+    {"conv_grad_w", "f[3,36,5,9] f[3,20,3,3]",
+     "conv_grad_w %1, %2 {stride=[2,3] pad=[1,0] dilation=[1,1] groups=2 taps=[3,2]} : "
+     "f[20,18,3,2]",
+     TERMS, 27, 0, REFUSED},
     {"rope", "f[2,R,8]", "rope %1 {heads=2 theta=100} : f[2,R,8]", NORM, 6, 0, 0},
     {"rope", "f[2,R,8]", "rope %1 {heads=2 theta=100 first=3 of=100000} : f[2,R,8]", NORM, 6, 0, 0},
     {"rope", "f[R,6] i[R]", "rope %1, %2 {heads=1 theta=10000 scaling=linear factor=4} : f[R,6]",

@@ -4,7 +4,8 @@
 #include "op_cases.h"
 #include "numbers.h"
 
-static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
+static const char *const isas[] = {"portable", "avx2", "avx512", "neon", "amx"};
+enum { AMX = 4 }; /* has other kernels than avx512 for products of bf16 */
 
 /* -------------------------------------------------------------------------------- tests */
 
@@ -161,9 +162,10 @@ static void check_values(test *t, session *s, const op_case *c, const sizes *z)
             kept[2][i] = growth_of(c, i);
         if (run_case(t, s, c, z, ZF_F64, plain, 0, &exact)) goto stop;
         session_close(s);
-        for (int k = one_row && (d == 0 || z->N < 100) ? -1 : 0; k < 4; k++) {
+        for (int k = one_row && (d == 0 || z->N < 100) ? -1 : 0; k <= AMX; k++) {
             zf_cpu_desc cpu = {.threads = 2, .reference = k < 0, .isa = k < 0 ? NULL : isas[k]};
             if (k >= 0 && !test_has_isa(t, isas[k])) continue;
+            if (k == AMX && dtypes[d] != ZF_BF16) continue;
             if (run_case(t, s, c, z, dtypes[d], cpu, 0, &got)) goto stop;
             session_close(s);
             if (got.count != exact.count)
@@ -209,15 +211,17 @@ TEST_CASE(operators_do_not_depend_on_threads, true, has_case)
     static session s;
     test_defer(t, session_end, &s);
     for EACH_CASE(n)
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k <= AMX; k++)
             for (int threads = 1; threads <= 3 && test_has_isa(t, isas[k]); threads++) {
                 const op_case *c = &cases[n];
+                const zf_dtype dtype = k == AMX ? ZF_BF16 : ZF_F32;
                 const bool many = strpbrk(c->operands, "XY"); /* elements of each of R */
                 const sizes *z = n % 2 || many ? &big : &tall;
                 if ((n + k) % TEST_ONE_IN) continue;
+                if (k == AMX && (c->scale != TERMS || !has_one_size(c))) continue;
                 result r = {.values = kept[0], .raw = kept_raw[threads > 1]};
-                if (threads == 1) fill(c, z, ZF_F32, false);
-                if (run_case(t, &s, c, z, ZF_F32, (zf_cpu_desc){.threads = threads, .isa = isas[k]},
+                if (threads == 1) fill(c, z, dtype, false);
+                if (run_case(t, &s, c, z, dtype, (zf_cpu_desc){.threads = threads, .isa = isas[k]},
                              0, &r)) {
                     stopped(t, __LINE__, c, z, &s);
                     return;

@@ -48,7 +48,8 @@ typedef struct zfi_cut_letter {
     char name;        /* of "...": '0' its last dimension, '1' the one before, ... */
     bool whole;       /* not to be cut */
     bool several;     /* each part has more than one element */
-    int64_t most;     /* parts at most: the greatest common divisor of all that is divided */
+    int64_t most;     /* it may be cut into divisors of this: of all that is divided */
+    int64_t upto;     /* and into so many parts at most, each of several elements */
     int64_t size;     /* the largest of its dimensions */
     uint32_t divided, within; /* attributes of effects / and %, as masks */
     int8_t first, of; /* attributes of effects + and =; -1: none */
@@ -394,12 +395,18 @@ static int64_t zfi_gcd(int64_t a, int64_t b)
     return a;
 }
 
-/* The largest number of parts of several elements, of which that of others is a divisor. */
-static int64_t zfi_cut_several(int64_t size)
+/* The largest divisor of `most` that is `upto` or less. */
+static int64_t zfi_cut_parts_at_most(int64_t most, int64_t upto)
 {
-    int64_t least = 2;
-    while (least * least <= size && size % least) least++;
-    return size % least ? 1 : size / least;
+    int64_t least = 1;
+    while (least < most && (most % least || most / least > upto)) least++;
+    return most / least;
+}
+
+/* The letter may be cut into so many parts. */
+static bool zfi_cut_fits(const zfi_cut_letter *l, int64_t parts)
+{
+    return l->most % parts == 0 && parts <= l->upto;
 }
 
 /* Leaves out dimensions of one element that are broadcast, and computes into how many parts each
@@ -407,6 +414,7 @@ static int64_t zfi_cut_several(int64_t size)
 static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c)
 {
     zf_shape shape;
+    for (int32_t k = 0; k < c->letters; k++) c->letter[k].upto = INT64_MAX;
     for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
         if (!c->given[v] || !zfi_cut_shape(g, node, v, &shape)) continue;
         for (int32_t d = 0; d < shape.rank; d++) {
@@ -416,10 +424,11 @@ static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c
             if (shape.dims[d] == 1 && c->letter[k].size > 1 &&
                 (c->broadcast[v] || c->letter[k].name < 'a'))
                 c->at[v][d] = -1;
-            else
-                c->letter[k].most =
-                    zfi_gcd(c->letter[k].several ? zfi_cut_several(shape.dims[d]) : shape.dims[d],
-                            c->letter[k].most);
+            else {
+                c->letter[k].most = zfi_gcd(shape.dims[d], c->letter[k].most);
+                if (c->letter[k].several && c->letter[k].upto > shape.dims[d] / 2)
+                    c->letter[k].upto = shape.dims[d] / 2;
+            }
         }
     }
     for (int32_t k = 0; k < c->letters; k++)
@@ -500,9 +509,10 @@ ZF_API bool zf_graph_cuts(const zf_graph *g, int32_t place, char *text, size_t s
     at = (size_t)snprintf(text, size, "%s", c.text);
     for (int32_t k = 0; k < c.letters && at < size; k++) {
         const zfi_cut_letter *l = &c.letter[k];
-        if (l->most < 2) continue;
+        const int64_t parts = zfi_cut_parts_at_most(l->most, l->upto);
+        if (parts < 2) continue;
         at += (size_t)snprintf(text + at, size - at, "%s%c %lld%s", between, l->name,
-                               (long long)l->most,
+                               (long long)parts,
                                zfi_cut_sums(&c, k, ZFI_CUT_RESULT) ? " summed" : "");
         between = ", ";
     }

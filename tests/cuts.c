@@ -499,7 +499,7 @@ static void cut_node(int32_t id, const zf_launch *l, const left *whole)
             unsigned char *at = state.at;
             const int bit = c.name[letter] < 'a' ? 26 : c.name[letter] - 'a';
             bool ran = true;
-            if (c.most[letter] % n) continue;
+            if (c.most[letter] % n || n > c.upto[letter]) continue;
             for (; by.part < n && ran; by.part++) ran = run_part(id, &c, &by, l, &parts[by.part]);
             if (ran) compare(id, &c, &by, l, whole, parts);
             else complain(id, &c, &by, "does not run", 0);

@@ -9,7 +9,8 @@ enum { CUT_LETTERS = 16, CUT_RESULT = 16, CUT_VALUES = CUT_RESULT + 1 + ZF_MAX_S
 typedef struct cuts {
     int letters, form;
     char name[CUT_LETTERS];
-    int64_t most[CUT_LETTERS];  /* parts */
+    int64_t most[CUT_LETTERS];  /* parts are divisors of this, */
+    int64_t upto[CUT_LETTERS];  /* up to this one */
     bool sections[CUT_LETTERS]; /* of its sums, the attribute `sections` is divided */
     bool given[CUT_VALUES];
     int8_t at[CUT_VALUES][ZF_MAX_RANK]; /* the letter of each dimension; -1: none */

@@ -16,7 +16,7 @@ typedef enum kind { LLAMA, LLAMA_TIED, QWEN, GPT, BERT, KINDS } kind;
 static double dropout; /* of models, */
 static int64_t words = VOCAB, tokens = TOKENS;
 static int64_t heads = 4, heads_of_keys = 2, width = 8; /* keys and widths are of Llama */
-static int64_t layers = 2;
+static int64_t layers = 2, hidden_of_mlp = 48;
 
 static void build_llama(zf_graph *g, kind of, int64_t batch)
 {
@@ -24,7 +24,7 @@ static void build_llama(zf_graph *g, kind of, int64_t batch)
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) return;
     c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads, c.kv_heads = heads_of_keys;
-    c.width = width, c.intermediate = 48, c.positions = 16, c.tied = of == LLAMA_TIED;
+    c.width = width, c.intermediate = hidden_of_mlp, c.positions = 16, c.tied = of == LLAMA_TIED;
     if (of == QWEN) c.family = ZF_CAUSAL_QWEN3; /* whose q and k have norms */
     llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens}, SAMPLE_TRAIN);
 }
@@ -34,8 +34,8 @@ static void build_gpt(zf_graph *g, int64_t batch)
     gpt_config c;
     zf_error error = {ZF_OK, ""};
     if (!gpt_config_load("small", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads, c.intermediate = 48;
-    c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = dropout;
+    c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads;
+    c.intermediate = hidden_of_mlp, c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = dropout;
     gpt_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens}, SAMPLE_TRAIN);
 }
 
@@ -44,8 +44,8 @@ static void build_bert(zf_graph *g, int64_t batch)
     bert_config c;
     zf_error error = {ZF_OK, ""};
     if (!bert_config_load("tiny", &c, &error)) return;
-    c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads, c.intermediate = 48;
-    c.positions = 16, c.dropout = c.attention_dropout = dropout;
+    c.vocab = words, c.hidden = 32, c.layers = layers, c.heads = heads;
+    c.intermediate = hidden_of_mlp, c.positions = 16, c.dropout = c.attention_dropout = dropout;
     bert_build(g, &c, &(sample_shape){.batch = batch, .sequence = tokens, .predictions = 2 * batch},
                false);
 }
@@ -891,6 +891,17 @@ TEST_ONCE(tensor_norms_of_heads)
     how = (zf_training){.sequence = "none", .precision.dtype = ZF_BF16};
     check_model(t, QWEN, 2, 2);
     heads = 4, heads_of_keys = 2, width = 8;
+}
+
+/* A prime of columns for each rank, of which no dimension of one remains. */
+TEST_ONCE(tensor_parts_of_a_prime)
+{
+    hidden_of_mlp = 14;
+    how = (zf_training){.clip = 0.05};
+    check_model(t, LLAMA, 2, 2);
+    how = (zf_training){.precision.dtype = ZF_BF16};
+    if (!t->failed) check_model(t, GPT, 2, 2);
+    hidden_of_mlp = 48;
 }
 
 /* Factors of adapters are on tokens, or of layers. */

@@ -104,7 +104,7 @@ static void zfi_refuse_heads(zfi_parallel *c, int32_t node, const zfi_cut_class 
 {
     zf_graph *g = c->graph;
     const char *op = g->records[g->nodes[node].op]->name, *name = zfi_name_in_class(c, k);
-    if (k->most < k->heads && k->heads % c->d.parts == 0)
+    if (k->upto < k->heads && k->heads % c->d.parts == 0)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_cut: \"%.200s\" is of %lld key-value heads with norms, of which each rank "
                  "needs two or more, and there are %d ranks",
@@ -124,7 +124,7 @@ static void zfi_parallel_choose_heads(zfi_parallel *c)
         zfi_cut_class *k = &c->at[place];
         if (k->parent != place || !zfi_has_copies(k)) continue;
         k->chosen = c->at[zfi_class_root(c, k->copies - 1)].chosen;
-        k->parts = zfi_gcd(k->most, c->d.parts);
+        k->parts = zfi_cut_parts_at_most(zfi_gcd(k->most, c->d.parts), k->upto);
         if (!k->chosen || k->parts == c->d.parts) continue;
         if (k->parts != k->heads || (c->groups && c->groups != k->parts))
             zfi_refuse_heads(c, place / ZF_MAX_RANK, k);
@@ -158,16 +158,17 @@ static bool zfi_parallel_take(zfi_parallel *c, int32_t param, int32_t d)
     zf_graph *g = c->graph;
     const int32_t root = zfi_class_of(c, param, d);
     zfi_cut_class *its = &c->at[root];
+    const int64_t most = its->padded ? its->free : its->most;
     int32_t twin;
     if (its->copies || !zfi_parallel_may(c, root, g->nodes[param].shape.dims[d]) ||
         (twin = zfi_parallel_twin(c, root)) < -1)
         return false;
-    if ((its->padded ? its->free : its->most) % c->d.parts)
+    if (most % c->d.parts || c->d.parts > its->upto)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_cut: dimension %d of \"%.200s\" may be cut into divisors of %lld, and there "
                  "are %d ranks",
                  (int)d, g->nodes[param].name,
-                 (long long)(its->padded ? its->free : its->most), (int)c->d.parts);
+                 (long long)zfi_cut_parts_at_most(most, its->upto), (int)c->d.parts);
     its->chosen = true, its->parts = c->d.parts;
     if (twin >= 0) c->at[twin].chosen = true, c->at[twin].parts = c->d.parts;
     return true;

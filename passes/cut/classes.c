@@ -13,7 +13,8 @@ typedef struct zfi_cut_class {
     int32_t parent;   /* a place: node * ZF_MAX_RANK + dimension */
     int32_t first;    /* place, 1 + its index */
     int32_t why;      /* the node that keeps it from being cut; 0: none */
-    int64_t most;     /* it may be cut into divisors of this */
+    int64_t most;     /* it may be cut into divisors of this, */
+    int64_t upto;     /* up to this one */
     int64_t parts;    /* into which it is cut, if it is chosen */
     int32_t copies;   /* a place of the class with copies of its heads, 1 + its index; 0: none */
     int64_t heads;    /* of which there are copies; a part has whole ones, two or more of some */
@@ -63,6 +64,7 @@ static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
         if (!to->why) to->why = from->why;
         if (!to->why && to->runs && from->runs && to->runs != from->runs) to->why = by;
         to->most = zfi_gcd(to->most, from->most);
+        to->upto = zfi_min(to->upto, from->upto);
         to->free = zfi_gcd(to->free, from->free), to->padded |= from->padded;
         to->second |= from->second, to->plain |= from->plain;
         if (!to->runs) to->runs = from->runs;
@@ -197,7 +199,7 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
                       zfi_cut_sums(cuts, l, ZFI_CUT_RESULT);
     const bool rows = letter->first >= 0;
     bool weighs = false;
-    int64_t most = letter->most;
+    int64_t most = letter->most, upto = letter->upto;
     int32_t first = -1, in_runs = -1, runs = 0;
     for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
         const int32_t value = zfi_parallel_value(g, id, v);
@@ -210,13 +212,14 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
             weighs |= v < ZFI_CUT_RESULT && g->nodes[value].op == ZF_OP_param;
             /* of a dimension of one element nothing says whether it is cut */
             if (cuts->shape >= 0)
-                most = zfi_gcd(most, zfi_cut_several(g->nodes[value].shape.dims[d]));
+                upto = zfi_min(upto, g->nodes[value].shape.dims[d] / 2);
         }
     }
     if (first < 0) return;
     if (in_runs >= 0) {
         first = zfi_class_root(c, first), in_runs = zfi_class_root(c, in_runs);
         c->at[in_runs].most = zfi_gcd(c->at[in_runs].most, most);
+        c->at[in_runs].upto = zfi_min(c->at[in_runs].upto, upto);
         zfi_class_twins(c, first, in_runs, runs, id);
         first = zfi_class_root(c, first);
     }
@@ -226,6 +229,7 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
          (rows && g->nodes[id].attributes[letter->of].i)) && /* of a table in pieces */
         !c->at[first].why)
         c->at[first].why = id;
+    c->at[first].upto = zfi_min(c->at[first].upto, upto);
     if (rows && letter->size % c->d.sections) zfi_parallel_uneven(c, id, letter, &c->at[first]);
     else c->at[first].most = zfi_gcd(c->at[first].most, most);
     if (!rows && most != letter->size) c->at[first].free = zfi_gcd(c->at[first].free, most);

@@ -24,7 +24,7 @@ static void zfi_parallel_run(zfi_parallel *c)
         const zfi_node *node = &g->nodes[place / ZF_MAX_RANK];
         const int32_t d = place % ZF_MAX_RANK;
         const int64_t size = d < node->shape.rank ? node->shape.dims[d] : 0;
-        c->at[place] = (zfi_cut_class){.parent = place, .most = size};
+        c->at[place] = (zfi_cut_class){.parent = place, .most = size, .upto = INT64_MAX};
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) zfi_parallel_node(c, g->order[i]);
     if (g->error.status) return;

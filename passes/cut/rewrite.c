@@ -243,8 +243,10 @@ static int32_t zfi_sections_of(zfi_parallel *c, int32_t id, const zfi_cuts *cuts
 {
     const zfi_cut_class *of = zfi_class_of_letter(c, id, cuts, l);
     if (of && of->copies && of->chosen)
-        return (int32_t)(zfi_gcd(of->most, c->d.sections) / of->parts);
-    return (int32_t)zfi_gcd(cuts->letter[l].most, c->d.sections / c->d.parts);
+        return (int32_t)(zfi_cut_parts_at_most(zfi_gcd(of->most, c->d.sections), of->upto) /
+                         of->parts);
+    return (int32_t)zfi_cut_parts_at_most(
+        zfi_gcd(cuts->letter[l].most, c->d.sections / c->d.parts), cuts->letter[l].upto);
 }
 
 /* The letter over which the node sums with a node for each section, and how many, as

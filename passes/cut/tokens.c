@@ -102,7 +102,7 @@ static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t 
     return l >= 0 && !cuts->letter[l].whole &&
            (cuts->letter[l].first < 0 ||
             (c->rows && zfi_has_letter(cuts, ZFI_CUT_RESULT, l))) &&
-           cuts->letter[l].most % c->d.sections == 0 && cuts->letter[l].size > c->d.sections;
+           zfi_cut_fits(&cuts->letter[l], c->d.sections) && cuts->letter[l].size > c->d.sections;
 }
 
 /* The letter of tokens, where it is that of all operands that have tokens; -1: it is not, or not to
@@ -131,7 +131,7 @@ static int64_t zfi_shares_of(const zfi_dealing *c, int32_t id, int32_t d)
 static bool zfi_letter_is_shared(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l,
                                  int64_t shares)
 {
-    return cuts->letter[l].most % (shares * c->d.sections) == 0 &&
+    return zfi_cut_fits(&cuts->letter[l], shares * c->d.sections) &&
            cuts->letter[l].size > shares * c->d.sections;
 }
 

@@ -119,6 +119,7 @@ bool cuts_of(const zf_graph *g, int32_t id, cuts *c)
     for (int k = 0; k < of.letters; k++) {
         const int sections = zfi_attribute_index(g->records[g->nodes[id].op], "sections");
         c->name[k] = of.letter[k].name, c->most[k] = of.letter[k].most;
+        c->upto[k] = of.letter[k].upto;
         c->sections[k] = sections >= 0 && of.letter[k].divided >> sections & 1;
     }
     memcpy(c->given, of.given, sizeof c->given);

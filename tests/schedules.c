@@ -128,6 +128,23 @@ TEST(schedules_keep_what_the_table_says)
         }
 }
 
+/* Norms of gradients that go to a disk are computed in their stage, by its rank. */
+TEST(schedules_compute_norms_where_gradients_are)
+{
+    made way = {.passes = "autograd %94; simplify; clip 0.5; adamw lr",
+                .zero = "stage=0", .then = "; offload gradients=disk", .data = 1, .micro = 4};
+    char model[TEXT];
+    write_model(model);
+    for (int k = 0; k < 5 && !t->failed; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = team_parsed(t, model, &error);
+        NEED(t, g, &error);
+        way.schedule = kinds[k], way.pipe = 2, making = &way;
+        OK(t, to_stages(g), zf_graph_error(g));
+        zf_graph_free(g);
+    }
+}
+
 /* Between the forward and the backward pass of a micro-batch come others, for which what is
  * gathered would have to stay, too. */
 TEST(schedules_do_not_keep_what_is_gathered)

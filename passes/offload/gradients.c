@@ -167,6 +167,7 @@ static void zfi_offload_gradient(zfi_offloading *o, int32_t id)
         g->nodes[norms].args[0] = x;
         g->nodes[norms].space = g->nodes[x].space;
         g->nodes[norms].update = false;
+        g->nodes[norms].task = g->nodes[x].task, g->nodes[norms].stage = g->nodes[x].stage;
         zfi_keep_node(o, norms);
         o->taken[norms] = true;
     }

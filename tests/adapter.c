@@ -723,7 +723,7 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
                MODELS "llama3 is no adapter: it has no adapter_config.json");
     CHECK_TEXT(t, refusal("../lora/qv", NULL),
                MODELS "../lora/qv is an adapter, without its base: name the base's folder, and "
-                      "this one with --adapter");
+                      "this one with --adapter; 'merge' writes them as one model");
 }
 
 /* The tensors of a folder have another name, of the same length. */

@@ -581,7 +581,7 @@ keeps_turned() {
 }
 check 'an adapter of GPT-2 keeps a weight' keeps_turned
 check 'an adapter is no model' fails 1 "gpt: $work/adapter is an adapter, without its base: name \
-the base's folder, and this one with --adapter" "$gpt" export --load "$work/adapter" "$work/x"
+the base's folder, and this one with --adapter; 'merge' writes them as one model" "$gpt" export --load "$work/adapter" "$work/x"
 other_base() {
     ! tune --init "$work/begun" --data "$work/others" --lora r=4,alpha=8,targets=c_attn,c_fc,c_proj \
         --lr 1e-2 --steps 50 --load "$work/adapter" --eval-batches 0 &&

@@ -109,7 +109,7 @@ bool session_config(const sample_model *sample, const char *path, const char *ad
     if (zf_adapter_is_at(path))
         return fail(error, ZF_ERR_MISMATCH,
                     "%s is an adapter, without its base: name the base's folder, and this one with "
-                    "--adapter",
+                    "--adapter; 'merge' writes them as one model",
                     path);
     return zf_config_load(sample->config(), path, config, error) &&
            (zf_folder_is_checkpoint(path) || fit(sample, config, path, true, error)) &&

@@ -242,9 +242,10 @@ static const zfi_cut_class *zfi_class_of_letter(zfi_parallel *c, int32_t id, con
 static int32_t zfi_sections_of(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l)
 {
     const zfi_cut_class *of = zfi_class_of_letter(c, id, cuts, l);
-    if (of && of->copies && of->chosen)
-        return (int32_t)(zfi_cut_parts_at_most(zfi_gcd(of->most, c->d.sections), of->upto) /
-                         of->parts);
+    if (of && of->copies && of->chosen) {
+        const int64_t all = zfi_cut_parts_at_most(zfi_gcd(of->most, c->d.sections), of->upto);
+        return (int32_t)(all / of->parts);
+    }
     return (int32_t)zfi_cut_parts_at_most(
         zfi_gcd(cuts->letter[l].most, c->d.sections / c->d.parts), cuts->letter[l].upto);
 }

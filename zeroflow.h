@@ -329,6 +329,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/stages/boundary.c"
 #include "passes/stages/stages.c"
 #include "passes/stages/keep.c"
+#include "passes/stages/deal.c"
 #include "passes/experts.c"
 #include "passes/order.c"
 #include "passes/hold.c"

@@ -338,9 +338,10 @@ typedef struct zf_pipe_schedule {
 typedef struct zf_stages_desc {
     int32_t ranks; /* along pipe, at most as many as there are layers; 0: 1 */
     /* The number of layers of each stage: "3,3,2". NULL: dealt so that the stage with the most
-     * FLOPs has as few as possible; by zf_passes with zero.store, as in that store. Programs of
-     * one store must deal alike, which a graph that trains and one that does not need not do by
-     * themselves */
+     * FLOPs has as few as possible; by zf_passes with zero.store, as in that store, and with a
+     * limit, recompute.bytes or memory_limit, so that the plan of each rank fits, if that can be.
+     * Programs of one store must deal alike, which a graph that trains and one that does not need
+     * not do by themselves */
     const char *layers;
     /* Of a step that trains; with several chunks a stage is one of them, and a rank has several.
      * It is run where the step has several micro-batches, as many as ranks or more
@@ -997,7 +998,7 @@ typedef struct zf_training {
     zf_prefetch_desc prefetch; /* {0}: not run */
     /* {0}: recompute and offload are used as given here. Not with tensor, sections or stages */
     zf_fit_desc fit;
-    /* Bytes that plans of zf_recompute and zf_prefetch should fit; 0: no limit */
+    /* Bytes that plans of zf_stages, zf_recompute and zf_prefetch should fit; 0: no limit */
     size_t memory_limit;
     zf_backend *backend; /* its scratch is counted in plans; NULL: none */
     /* The speeds by which zf_prefetch issues gathers and copies only as early as needed to hide

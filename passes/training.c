@@ -123,7 +123,7 @@ static bool zfi_wants_stages(const zf_training *t)
 
 static zf_status zfi_pass_stages(zf_graph *g, const zf_training *t)
 {
-    return zfi_stages(g, &t->stages, t->zero.store);
+    return zfi_stages_within(g, t);
 }
 
 static bool zfi_wants_order(const zf_training *t) { return t->order && *t->order; }

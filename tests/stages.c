@@ -197,6 +197,97 @@ TEST(stages_get_layers_by_flops_or_numbers)
     }
 }
 
+/* A step of layers with a large table at the first one; their number by FLOPs is the same for each
+ * stage. */
+static zf_graph *step_with_table(test *t, const zf_training *how)
+{
+    char text[TEXT];
+    zf_error error = {ZF_OK, ""};
+    zf_training d = *how;
+    zf_graph *g;
+    int at = snprintf(text, TEXT, "%%1 = input \"x\" : i32[4]\n%%2 = input \"lr\" : f32[]\n"
+                                  "%%3 = param \"wte\" : f32[512,32]\n"
+                                  "%%4 = gather_rows %%3, %%1 : f32[4,32]\n");
+    for (int l = 0; l < LAYERS; l++)
+        at += snprintf(text + at, (size_t)(TEXT - at),
+                       "%%%d = param \"h.%d.w\" : f32[32,32]\n"
+                       "%%%d = linear %%%d, %%%d : f32[4,32]\n",
+                       5 + 2 * l, l, 6 + 2 * l, 4 + 2 * l, 5 + 2 * l);
+    snprintf(text + at, (size_t)(TEXT - at),
+             "%%90 = reshape %%%d {shape=[128]} : f32[128]\n%%91 = sum %%90 : f32[]\n"
+             "output %%91 \"loss\"\n", 4 + 2 * LAYERS);
+    if (!(g = team_parsed(t, text, &error))) return NULL;
+    d.loss = zf_graph_find(g, "loss"), d.zero.world = 1, d.zero.micro_batches = 4;
+    zf_passes(g, &d);
+    return g;
+}
+
+/* The largest bytes of the ranks along pipe, and the stages of parameters. */
+static void plan_stages(test *t, const zf_training *how, size_t *most, char stages[64])
+{
+    zf_graph *g = step_with_table(t, how);
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    *most = 0;
+    for (int rank = 0; rank < how->stages.ranks; rank++) {
+        zf_graph *one = zf_graph_copy(g);
+        zf_plan plan;
+        NEED(t, one, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, one);
+        OK(t, zf_keep_stage(one, rank), zf_graph_error(one));
+        OK(t, zf_memory(one, NULL), zf_graph_error(one));
+        OK(t, zf_graph_plan(one, &plan), zf_graph_error(one));
+        if (plan.peak_bytes > *most) *most = plan.peak_bytes;
+    }
+    stages_of(g, stages);
+}
+
+/* The rank with the table gives layers to the others, as many as the limit requires. */
+TEST_ONCE(stages_get_layers_by_bytes)
+{
+    static const struct {
+        zf_pipe_schedule schedule;
+        zf_recompute_mode mode;
+        const char *even, *uneven;
+    } cases[] = {{{ZF_PIPE_1F1B, 0}, ZF_RECOMPUTE_OFF, "4,4", "2,6"},
+                 {{ZF_PIPE_1F1B, 0}, ZF_RECOMPUTE_AS_NEEDED, "4,4", "2,6"},
+                 {{ZF_PIPE_INTERLEAVED, 2}, ZF_RECOMPUTE_OFF, "2,2,2,2", "1,3,2,2"}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0] && !t->failed; k++) {
+        char even[64], uneven[64], got[64];
+        zf_training how = {.stages = {.ranks = 2, .schedule = cases[k].schedule}};
+        size_t limits[2], most;
+        how.stages.layers = cases[k].even, plan_stages(t, &how, &limits[0], even);
+        how.stages.layers = cases[k].uneven, plan_stages(t, &how, &limits[1], uneven);
+        CHECK(t, !t->failed && limits[1] < limits[0]);
+        how.stages.layers = NULL, how.recompute.mode = cases[k].mode;
+        for (int n = 0; n < 2 && !t->failed; n++) {
+            how.memory_limit = limits[n];
+            plan_stages(t, &how, &most, got);
+            CHECK_TEXT(t, got, n ? uneven : even);
+            CHECK(t, most <= limits[n]);
+        }
+    }
+}
+
+/* Nothing fits: layers are those by FLOPs, and the error is of the rank that has too much. */
+TEST(stages_do_not_fit_any_layers)
+{
+    for (int k = 0; k < 2; k++) {
+        char stages[64];
+        zf_training how = {.stages.ranks = 2, .memory_limit = 5000};
+        zf_graph *g;
+        if (k) how.recompute.mode = ZF_RECOMPUTE_AS_NEEDED;
+        g = step_with_table(t, &how);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        if (!k) CHECK_TEXT(t, stages_of(g, stages), "0 0 0 0 0 1 1 1 1");
+        else GIVES(t, zf_graph_status(g), ZF_ERR_LIMIT, zf_graph_error(g));
+        if (k && !strstr(zf_graph_error(g), "rank 0 along pipe: parameters, gradients"))
+            test_fail(t, __FILE__, __LINE__, "rank 0", zf_graph_error(g));
+    }
+}
+
 TEST(stages_refuse_what_cannot_be_dealt)
 {
     static const int rows[] = {8, 8, 8};

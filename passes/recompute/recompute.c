@@ -265,14 +265,20 @@ static int64_t zfi_base_bytes(zf_graph *g)
     return persistent + bytes;
 }
 
-/* Plans a copy of a graph after its recomputation is decided, with the passes that follow; of the
- * nodes of a rank along pipe, or of all (-1). */
-static zf_status zfi_plan_trial(zf_graph *trial, const zf_training *t, int32_t rank)
+/* The passes that follow recomputation, on a copy of a graph. */
+static void zfi_run_rank_passes(zf_graph *trial, const zf_training *t)
 {
     zf_training after = *t;
     after.prefetch.keep_gathered = false; /* it would only use memory that is free */
     for (int k = 0; k < ZFI_COUNT(zfi_rank_passes); k++)
         if (zfi_rank_passes[k].wanted(&after)) zfi_rank_passes[k].run(trial, &after);
+}
+
+/* Plans a copy of a graph after its recomputation is decided, with the passes that follow; of the
+ * nodes of a rank along pipe, or of all (-1). */
+static zf_status zfi_plan_trial(zf_graph *trial, const zf_training *t, int32_t rank)
+{
+    zfi_run_rank_passes(trial, t);
     if (rank >= 0) zf_keep_stage(trial, rank);
     return zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
 }

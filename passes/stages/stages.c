@@ -245,7 +245,7 @@ static const zf_option zfi_stages_options[] = {
               .unit = "P", .traits = ZF_OPTION_BASIC,
               .help = "ranks of which each has some of the layers; the others share the batch"),
     ZF_OPTION(zf_stages_desc, TEXT, layers, 0, NULL, .flag = "pipe-layers", .unit = "N,N,...",
-              .with = "ranks", .help = "the number of layers of each stage; without it by FLOPs"),
+              .with = "ranks", .help = "the number of layers of each stage; without it by FLOPs and bytes"),
     ZF_OPTION(zf_stages_desc, DESC, schedule, 0, NULL, .with = "ranks",
               .rows = zfi_schedule_options),
     {.name = NULL}};
@@ -269,8 +269,24 @@ static zf_status zfi_take_schedule(zfi_stager *s, const zf_pipe_schedule *d)
     return ZF_OK;
 }
 
+/* How layers are dealt. */
+typedef struct zfi_dealt {
+    zfi_memory *memory; /* of: */
+    int32_t *layers;    /* of each stage; growing */
+    zf_pipe pipe;
+} zfi_dealt;
+
+static void zfi_note_dealt(const zfi_stager *s, zfi_dealt *dealt)
+{
+    dealt->pipe = zfi_pipe_of(s->graph);
+    for (int32_t k = 0; k < s->stages; k++) zfi_push(dealt->memory, dealt->layers, 0);
+    for (int32_t k = 0; k < zfi_len(s->layers.list) && zfi_len(dealt->layers) == s->stages; k++)
+        dealt->layers[s->stage[k]]++;
+}
+
 /* Stages; `store`: layers whose parameters it has are dealt as there; NULL: none. */
-static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_store *store)
+static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_store *store,
+                            zfi_dealt *dealt)
 {
     zf_stages_desc d = desc ? *desc : (zf_stages_desc){.ranks = 0};
     zfi_stager s = {.graph = g};
@@ -289,6 +305,7 @@ static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_st
     if (g->chunks > 1) store = NULL; /* it has ranks, and not their chunks */
     if (!g->memory.failed && !zfi_deal_layers(&s, d.layers, store) && s.ranks > 1) {
         zfi_stage_nodes(&s);
+        if (dealt) zfi_note_dealt(&s, dealt);
         if (g->schedule && !g->memory.failed && !g->error.status) zfi_set_tasks(g, &s.layers);
     }
     zfi_free(&g->memory, s.stage, (size_t)zfi_len(s.layers.list) * sizeof *s.stage);
@@ -300,5 +317,5 @@ static zf_status zfi_stages(zf_graph *g, const zf_stages_desc *desc, const zf_st
 
 ZF_API zf_status zf_stages(zf_graph *g, const zf_stages_desc *desc)
 {
-    return zfi_stages(g, desc, NULL);
+    return zfi_stages(g, desc, NULL, NULL);
 }

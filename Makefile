@@ -65,14 +65,17 @@ all: $(PROGRAMS) ## build the programs (the default; CUDA=1, HIP=1: those for a 
 VARIANTS = build build/quick build/debug build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
            build/cuda build/hip build/neon
 
+# Of what long tests cross, this build, clang's and AddressSanitizer's take a third each (tests/test.h).
+build/obj/tests/%: private MODE = -DTEST_ONE_IN=3 -DRANDOM_GRAPHS=50 -DMUTANTS=100
 # Compiles the library in two seconds. Its kernels are slow.
 build/quick/%:    private override CC = $(or $(shell command -v clang),gcc)
 build/quick/%:    private MODE = -O0 -DRANDOM_GRAPHS=60 -DMUTANTS=70 -DTEST_ONE_IN=6 $(DOUBTFUL)
 build/debug/%:    private MODE = -Og -g3 $(DOUBTFUL)
 build/clang/%:    private override CC = clang
-build/clang/%:    private MODE = -DRANDOM_FIRST=151 -DRANDOM_GRAPHS=150 -DMUTANTS=70 -DTEST_ONE_IN=3
+build/clang/%:    private MODE = -DRANDOM_FIRST=101 -DRANDOM_GRAPHS=150 -DMUTANTS=70 -DTEST_ONE_IN=3 \
+                             -DTEST_TURN=1
 build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=60 -DMUTANTS=70 \
-                             -DTEST_ONE_IN=4 -DOOM_REFUSALS=8 -DOOM_SPARSE=0 $(SCALAR) \
+                             -DTEST_ONE_IN=3 -DTEST_TURN=2 -DOOM_REFUSALS=8 -DOOM_SPARSE=0 $(SCALAR) \
                              $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang

@@ -348,7 +348,7 @@ typedef struct callee {
 /* Calls of each function, but of zf_calibrate, which measures, those that fail at once. */
 TEST_ONCE(arguments_of_every_function)
 {
-    const int each = TEST_ONE_IN > 1 ? 40 : 60;
+    const int each = TEST_LARGE ? 60 : 40;
     const size_t all = sizeof callees / sizeof *callees;
     CHECK(t, all > 250);
     CHECK(t, zf_calibrate(NULL, NULL, NULL) == ZF_ERR_ARGUMENT);

@@ -346,14 +346,15 @@ TEST_ONCE(attention_agrees_with_the_plain_graph)
         };
         for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
             for (int type = 0; type < 3; type++) {
-                if ((k + (int)i + type) % TEST_ONE_IN) continue;
+                if (!TEST_TAKES(k + (int)i + type)) continue;
                 narrow = dtypes[type];
                 OK(t,
                    run_form(t, &s, &forms[i], ZF_F64, false, (zf_cpu_desc){.threads = 2}, &exact),
                    s.error.text);
                 for (int isa = 0; isa < 3; isa++) {
                     zf_cpu_desc cpu = {.threads = 2, .isa = isas[isa]};
-                    if (isa && (isa % TEST_ONE_IN || !test_has_isa(t, isas[isa]))) continue;
+                    if (isa && (!TEST_TAKES(isa + (int)i) || !test_has_isa(t, isas[isa])))
+                        continue;
                     OK(t, run_form(t, &s, &forms[i], narrow, true, cpu, &got), s.error.text);
                     compare(t, __LINE__, &forms[i], narrow, isas[isa]);
                 }
@@ -454,7 +455,7 @@ TEST_ONCE(attention_has_one_result_for_any_threads)
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
         for (int k = 0; k < 24; k++) {
             int threads = 1 + k % 8;
-            if (threads > 1 && (k + (int)i) % TEST_ONE_IN) continue;
+            if (threads > 1 && !TEST_TAKES(k + (int)i)) continue;
             OK(t,
                run_form(t, &s, &forms[i], dtypes[k / 8], true, (zf_cpu_desc){.threads = threads},
                         threads == 1 ? &exact : &got),

@@ -614,11 +614,11 @@ TEST_ONCE(operators_can_be_cut_as_their_records_say)
     if (!state.cpu) return;
     for (int d = 0; d < 5; d++)
         for (int k = 0; k < CASES + MORE; k++) {
-            if ((k + d) % TEST_ONE_IN) continue;
+            if (!TEST_TAKES(k + d)) continue;
             state.dtype = dtypes[d], state.z = d < 4 ? &several : &few;
             run_cut_case(t, &s, k < CASES ? &cases[k] : &more[k - CASES]);
         }
-    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT && TEST_ONE_IN == 1; op++) {
+    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT && TEST_LARGE; op++) {
         if (op == ZF_OP_delay || op == ZF_OP_all_reduce) continue;
         if (cuts_text(op)) check_all_cut(t, op, cuts_text(op));
         else if (cuts_derived(op) && !(state.cut[op][0][0] && state.cut[op][0][1]))

@@ -340,7 +340,7 @@ TEST_ONCE(fused_norm_has_the_bits_of_plain_nodes)
     for (int isa = 0; isa < 4; isa++) {
         for (int n = 0; n < 5 && test_has_isa(t, isas[isa]); n++)
             for (int variant = 0; variant < KINDS * RESIDUALS; variant++) {
-                if ((variant + n + isa) % TEST_ONE_IN) continue;
+                if (!TEST_TAKES(variant + n + isa)) continue;
                 setup s = {.dtype = ZF_F32,
                            .rows = variant & 1 ? 70 : 3,
                            .n = lengths[n],
@@ -416,7 +416,7 @@ TEST_ONCE(fused_norm_of_a_saved_sum_has_the_same_bits)
     test_defer(t, close_both, NULL);
     for (int isa = 0; isa < 4; isa++)
         for (int variant = 0; variant < 4 * KINDS * 8 && test_has_isa(t, isas[isa]); variant++) {
-            if ((variant + isa) % TEST_ONE_IN) continue;
+            if (!TEST_TAKES(variant + isa)) continue;
             setup s = {.dtype = dtypes[variant / 8 % 4],
                        .rows = variant & 8 ? 70 : 3,
                        .n = lengths[variant % 5],

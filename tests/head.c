@@ -342,7 +342,7 @@ TEST_ONCE(head_loss_in_f32_is_near_the_plain_graph_in_f64)
         h.dtype = ZF_F32;
         for (int k = -1; k < 4; k++) {
             zf_cpu_desc cpu = {.threads = 2, .reference = k < 0, .isa = k < 0 ? NULL : isas[k]};
-            if (k >= 0 && ((n + k) % TEST_ONE_IN || !test_has_isa(t, isas[k]))) continue;
+            if (k >= 0 && (!TEST_TAKES(n + k) || !test_has_isa(t, isas[k]))) continue;
             OK(t, run(t, &fused, &h, true, cpu), fused.error.text);
             compare(t, __LINE__, &h, &fused.answer, &plain.answer, 0x1p-24);
             compare_best(t, &h, &fused.answer, &plain.answer, 0x1p-24);
@@ -412,7 +412,7 @@ TEST_ONCE(head_loss_of_16_bits_has_the_loss_of_its_operands)
         OK(t, run(t, &plain, &h, false, (zf_cpu_desc){.threads = 2}), plain.error.text);
         for (int d = 0; d < 2; d++) {
             double unit = d ? 0x1p-11 : 0x1p-8, least = d ? 0x1p-25 : 0;
-            if ((n + d) % TEST_ONE_IN) continue;
+            if (!TEST_TAKES(n + d)) continue;
             h.dtype = dtypes[d];
             OK(t, run(t, &fused, &h, true, (zf_cpu_desc){.threads = 2}), fused.error.text);
             bounds b = bounds_of(&h, 0x1p-24, plain.answer.values[LOSS][0]);
@@ -540,10 +540,10 @@ TEST_ONCE(head_loss_does_not_depend_on_threads)
     for (int n = 0; n < 15; n++) {
         const head h = all[n / 5];
         const int k = n % 5; /* 4: the best instruction set of all */
-        if (k < 4 ? !test_has_isa(t, isas[k]) : TEST_ONE_IN > 1) continue;
+        if (k < 4 ? !test_has_isa(t, isas[k]) : !TEST_LARGE) continue;
         OK(t, run(t, &one, &h, true, (zf_cpu_desc){.threads = 1, .isa = isas[k]}), one.error.text);
         for (int threads = 2; threads <= 5; threads++) {
-            if (threads > 3 && k < 4 && (k + threads) % TEST_ONE_IN) continue;
+            if (threads > 3 && k < 4 && !TEST_TAKES(k + threads)) continue;
             OK(t, run(t, &more, &h, true, (zf_cpu_desc){.threads = threads, .isa = isas[k]}),
                more.error.text);
             for (int i = 0; i < 5; i++)
@@ -664,7 +664,7 @@ TEST_ONCE(head_loss_keeps_no_logits)
     OK(t, run(t, &s, &h, true, (zf_cpu_desc){.threads = 2}), s.error.text);
     CHECK(t, zf_program_info_of(s.program).peak_bytes < 2 * values + logits * 4 / 10);
     session_close(&s);
-    if (TEST_ONE_IN > 1) return;
+    if (!TEST_LARGE) return;
     /* bf16, many rows: 1.5 KiB for each class, operands, gradients in both dtypes, and packed ones */
     OK(t, run(t, &s, &many, true, (zf_cpu_desc){.threads = 2}), s.error.text);
     values = (size_t)(many.rows * many.width + many.classes * (many.width + 1));

@@ -197,7 +197,9 @@ TEST_ONCE(head_logp_is_the_plain_graph)
         h.plain = false;
         for (int way = 0; way < 4; way++)
             for (int isa = 0; isa < 4; isa++) {
-                if (n > 4 && (n + way + isa) % (2 * TEST_ONE_IN)) continue; /* half of the large ones */
+                const int number = n + way + isa; /* half of the large ones */
+                if (n > 4 && (number % 2 || !TEST_TAKES(number / 2))) continue;
+                if (way == 0 && isa) continue; /* f64 is the same for all */
                 if (!test_has_isa(t, isas[isa])) continue;
                 h.dtype = ways[way].dtype;
                 run(t, &got, &h, (zf_cpu_desc){.threads = 2, .isa = isas[isa]});

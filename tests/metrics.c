@@ -448,7 +448,7 @@ TEST_ONCE(reports_survive_kill)
     snprintf(w.events, sizeof w.events, "%s/events", w.folder);
     snprintf(w.page, sizeof w.page, "%s/page.html", w.folder);
     snprintf(w.trace, sizeof w.trace, "%s/trace.json", w.folder);
-    for (long stop = 1; killed && stop < 2000; stop += 2 * TEST_ONE_IN, rounds++) {
+    for (long stop = 1 + 2 * TEST_TURN; killed && stop < 2000; stop += 2 * TEST_ONE_IN, rounds++) {
         disk_remove(w.folder);
         CHECK(t, !mkdir(w.folder, 0700));
         killed = kill_at(stop, watch_run, &w);

@@ -130,7 +130,7 @@ static void check_bits(test *t, int which, double dropout, bool fused, const cha
         free(again);
         again = after(kept, passes, why, sizeof why);
         for (int fast = fused && !wide && !*precision; fast < 2; fast++) {
-            if ((k + which + fused + wide) % TEST_ONE_IN) continue;
+            if (!TEST_TAKES(k + which + fused + wide)) continue;
             numbers_desc d = {.steps = 3, .fast = fast}, e = {.steps = 3, .fast = fast};
             e.threads = 1 + k;
             if (again && strstr(again, " recompute\n") &&
@@ -181,7 +181,8 @@ TEST_ONCE(recompute_keeps_bits_on_ranks)
         kept = after(plain, line, why, sizeof why);
         for (size_t k = 0; k < sizeof rows / sizeof rows[0] && kept; k++)
             for (int layers = 0; layers < 2; layers++) {
-                if (((int)k + layers + variant) % (2 * TEST_ONE_IN)) continue;
+                const int way = (int)k + layers + variant;
+                if (way % 2 || !TEST_TAKES(way / 2)) continue;
                 numbers_desc d = {.steps = 3,
                                   .fast = true,
                                   .slots = rows[k].world * rows[k].micro,

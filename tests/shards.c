@@ -328,7 +328,7 @@ static void goes_on(test *t, bool lamb)
         has_files(t, path, d.stage, d.world);
         for (int n = 0; n < 4 * RANKS; n++) {
             model *m = &loaded[n / RANKS][n % RANKS];
-            if ((k + n) % TEST_ONE_IN) continue;
+            if (!TEST_TAKES(k + n)) continue;
             for (int32_t r = 0; r < m->world; r++) /* a step that is not ended leaves nothing */
                 OK(t, feed(m, r, 7, 7), zf_program_error(m->programs[r]));
             OK(t, zf_lockstep_micro(&m->lockstep, &error), error.text);
@@ -384,7 +384,7 @@ TEST_ONCE(shards_of_nodes)
         d = (model_desc){.stage = 2, .world = 3, .lamb = lamb, .dtype = dtype};
         OK(t, model_new(t, &flat, &d, &error), error.text);
         for (int k = way; k < CASES; k += 1 + lamb) {
-            if ((k + way) % TEST_ONE_IN) continue;
+            if (!TEST_TAKES(k + way)) continue;
             d = cases[k], d.seed = 5, d.lamb = lamb, d.dtype = dtype;
             OK(t, model_new(t, &saved, &d, &error), error.text);
             OK(t, train(&saved, SAVED, others, &error), error.text);
@@ -762,7 +762,7 @@ TEST_ONCE(shards_any_damage_is_found)
         FILE *file = fopen(join(path, of_two[i]), "r+b");
         CHECK(t, bytes > 0 && file);
         setbuf(file, NULL);
-        for (long at = 0; at < bytes && !t->failed; at += TEST_ONE_IN) {
+        for (long at = TEST_TURN; at < bytes && !t->failed; at += TEST_ONE_IN) {
             memcpy(bad, good, (size_t)bytes);
             bad[at] = (char)(bad[at] ^ 1 << at % 8);
             fseek(file, at, SEEK_SET), fputc(bad[at], file);

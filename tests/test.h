@@ -28,11 +28,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the combinations that a long test crosses, one in so many; more than 1 where another build runs
- * all (Makefile). They rotate, so that each value of each factor comes up. */
+/* Of the combinations that a long test crosses, one in so many, and which of them: builds of
+ * test-all take different ones (Makefile). They rotate, so that each value of each factor comes up.
+ * Builds that are slow, with more than 3, leave out what is large as well. */
 #ifndef TEST_ONE_IN
 #define TEST_ONE_IN 1
 #endif
+#ifndef TEST_TURN
+#define TEST_TURN 0
+#endif
+#define TEST_TAKES(number) (((long)(number) + TEST_TURN) % TEST_ONE_IN == 0)
+#define TEST_LARGE         (TEST_ONE_IN <= 3 && TEST_TURN == 0)
 
 typedef void test_cleanup(void *);
 

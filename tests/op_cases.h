@@ -35,7 +35,8 @@ enum flags {
     RANDOM = 8,      /* another mask every step */
     NEEDS_N = 16,    /* N = 0 has no meaning */
     NEEDS_R = 32,
-    WIDE = 64 /* N = 1 and N = 2 cancel to nothing */
+    WIDE = 64,    /* N = 1 and N = 2 cancel to nothing */
+    EXPERTS = 128 /* N experts, each of which has weights: no more than 300 */
 };
 
 typedef struct op_case {
@@ -858,30 +859,30 @@ static const op_case cases[] = {
     {"grouped_linear", "f[T,M] f[N,K,M] x[R,2]",
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
      "grouped_linear %1, %2, %5 : f[T,K]",
-     TERMS, 1, 'M', NEEDS_N},
+     TERMS, 1, 'M', NEEDS_N | EXPERTS},
     {"grouped_linear", "f[W,M] f[N,M,K] x[R,2]",
      "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 : i32[N,2]\n"
      "grouped_linear %1, %2, %5 {transpose=true} : f[W,K]",
-     TERMS, 1, 'M', NEEDS_N},
+     TERMS, 1, 'M', NEEDS_N | EXPERTS},
     {"grouped_linear", "f[T,128] f[N,3,128] x[R,2]",
      "quantize %2 {bits=8 block=64 scale=bf16} : u8[N,3,132]\n"
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
      "grouped_linear %1, %4, %6 {bits=8 block=64 scale=bf16} : f[T,3]",
-     NORM, 300, 0, NO_GRADIENT | NEEDS_N},
+     NORM, 300, 0, NO_GRADIENT | NEEDS_N | EXPERTS},
     {"grouped_linear", "f[T,128] f[N,3,128] x[R,2]",
      "quantize %2 {bits=4 block=64} : u8[N,3,72]\n"
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
      "grouped_linear %1, %4, %6 {bits=4 block=64 alone=true} : f[T,3]",
-     NORM, 600, 0, NO_GRADIENT | NEEDS_N},
+     NORM, 600, 0, NO_GRADIENT | NEEDS_N | EXPERTS},
     {"grouped_linear", "f[W,3] f[N,3,128] x[R,2]",
      "quantize %2 {bits=8 block=128} : u8[N,3,132]\n"
      "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %5 : i32[N,2]\n"
      "grouped_linear %1, %4, %6 {transpose=true bits=8 block=128} : f[W,128]",
-     TERMS, 24, 0, NO_GRADIENT | NEEDS_N},
+     TERMS, 24, 0, NO_GRADIENT | NEEDS_N | EXPERTS},
     {"grouped_outer", "f[T,M] f[T,K] x[R,2]",
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
      "grouped_outer %1, %2, %5 : f[N,M,K]",
-     TERMS, 1, 'T', NEEDS_N},
+     TERMS, 1, 'T', NEEDS_N | EXPERTS},
     {"lamb_apply", "w[R,N] f[R,N] p[] p[] p[]",
      "update:\nlamb_apply %1, %2, %3, %4, %5 {least=0.01 most=10}", NORM, 16, 0, MUTATES},
 };
@@ -928,6 +929,7 @@ static bool fits(const op_case *c, const sizes *z)
 {
     if ((c->flags & NEEDS_N) && z->N == 0) return false;
     if ((c->flags & NEEDS_R) && z->R == 0) return false;
+    if ((c->flags & EXPERTS) && z->N > 300) return false;
     return !((c->flags & WIDE) && (z->N == 1 || z->N == 2));
 }
 

@@ -259,10 +259,11 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* The number of refusals for a TEST_ONCE, by the time of its run. */
-static long sparse_refusals(double spent)
+/* The number of refusals of a test, by the time of its run; 0: all. */
+static long refusals_of(const test_case *c, long most, double spent)
 {
-    return spent > 0.5 ? 1 : spent > 0.1 && OOM_SPARSE > 2 ? 2 : OOM_SPARSE;
+    if (c->once) return spent > 0.5 ? 1 : spent > 0.1 && OOM_SPARSE > 2 ? 2 : OOM_SPARSE;
+    return most > 2 && spent > 0.1 ? 2 : most;
 }
 
 /* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly
@@ -274,7 +275,7 @@ static bool run_out_of_memory(const test_case *c, long most, test *t)
     if (!run(c, -1, t)) return false;
     total = t->allocations;
     spent = seconds() - from;
-    if (c->once) most = sparse_refusals(spent);
+    most = refusals_of(c, most, spent);
     step = most && total > most ? (total + most - 1) / most : 1;
     for (long k = total > most && c->once ? step / 2 : 0; k < total; k += step) {
         if (!run(c, k, t)) {

@@ -244,10 +244,13 @@ STRICT    = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
 COMPILE   = $(call say,compile) mkdir -p $(@D); \
             $(CC) $(STRICT) $(CFLAGS) $(MODE) $(PLAIN) -MMD -MP -c -o $@
 # Tests, and in builds that are there for them the samples, are compiled in a third of the time
-# without optimization, and run little of their own code. inside.c has the library in it.
+# without optimization, and run little of their own code, but those that compute much. inside.c has
+# the library in it.
+COMPUTING = $(foreach t,ops comm attention attention_blocks logp head half numbers,%/tests/$t.o)
 PLAIN     = $(if $(filter-out %/tests/inside.o,$(filter build/obj/tests/%.o \
               $(foreach v,clang asan ubsan tsan neon fuzz,build/$v/obj/tests/%.o \
-                  build/$v/obj/examples/%.o build/$v/obj/tools/%.o),$@)),-O0 $(DOUBTFUL))
+                  build/$v/obj/examples/%.o build/$v/obj/tools/%.o),$@)), \
+              $(if $(filter $(COMPUTING),$@),-O1,-O0) $(DOUBTFUL))
 LINK      = $(call say,link) mkdir -p $(@D); \
             $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
             $(BLAS) $(PCRE2) $(LDLIBS)

@@ -64,11 +64,10 @@ static int32_t segment_of(const form *f, int64_t b, int64_t t)
     return number + 5;
 }
 
-static bool sees(const form *f, int64_t b, int64_t h, int64_t m, int64_t n)
+/* Of a block that is listed. */
+static bool sees(const form *f, int64_t b, int64_t m, int64_t n)
 {
-    const int64_t block = s.mask ? zf_block_mask_info_of(s.mask).block : 1;
-    return (!s.mask || zf_block_mask_sees(s.mask, h, m / block, n / block)) &&
-           (!f->causal || n <= m) && (!f->window || n > m - f->window) &&
+    return (!f->causal || n <= m) && (!f->window || n > m - f->window) &&
            (f->causal || !f->window || n < m + f->window) &&
            (!f->documents || segment_of(f, b, m) == segment_of(f, b, n));
 }
@@ -257,6 +256,8 @@ static void read_inputs(const form *f, zf_dtype dtype)
 static void define_row(const form *f, zf_dtype dtype, int64_t b, int64_t h, int64_t m, double *key)
 {
     static double p[4096];
+    const int64_t block = s.mask ? zf_block_mask_info_of(s.mask).block : f->tokens;
+    bool listed = true;
     const int64_t group = f->heads / kv_of(f), kv = h / group, d = f->d;
     const double scale = 1 / sqrt((double)d);
     const double *q = read_at(f, 0, b, m, h), *w = read_at(f, 3, b, m, h);
@@ -265,7 +266,8 @@ static void define_row(const form *f, zf_dtype dtype, int64_t b, int64_t h, int6
         const double *k = read_at(f, 1, b, n, kv);
         double score = 0;
         p[n] = 0;
-        if (!sees(f, b, h, m, n)) continue;
+        if (s.mask && n % block == 0) listed = zf_block_mask_sees(s.mask, h, m / block, n / block);
+        if (!listed || !sees(f, b, m, n)) continue;
         for (int64_t i = 0; i < d; i++) score += scale * q[i] * k[i];
         sum += p[n] = exp(score + bias_of(f, dtype, m, n));
     }

@@ -436,11 +436,11 @@ test-rest: build/.needs-test-all
 	+@MAKE='$(MAKE)' sh tests/run.sh rest
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS      = unit mpi examples opt plan bert gpt consumers emulated
+GROUPS      = unit more-unit mpi examples opt plan bert gpt consumers emulated
 MORE_GROUPS = oom clang dist asan more-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
               cuda-check emulated-asan nccl docs
 
-test-unit test-oom: build/tests
+test-unit test-more-unit test-oom: build/tests
 test-clang:         build/clang/tests
 test-dist:          dist/zeroflow.h
 test-asan test-more-asan: build/asan/tests
@@ -492,7 +492,8 @@ cuda-check: test-cuda-check ## compile and link all that is for CUDA, which need
 emulated: test-emulated test-nccl test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
 
 asan: test-more-asan
-oom asan ubsan tsan: %: test-% ## the tests with allocations refused in turn (ALL=1: each), or under a sanitizer
+unit: test-more-unit
+unit oom asan ubsan tsan: %: test-% ## the unit tests; with allocations refused in turn (ALL=1: each), or under a sanitizer
 
 mutants: build/.needs-test ## plant mistakes one by one, each of which a test must notice (some minutes)
 	@MAKEFLAGS= sh tests/mutants/run.sh
@@ -629,7 +630,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z_. -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist lines docs pretrain rlhf quick debug test test-all test-rest oom asan ubsan tsan cuda-check hip-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
+.PHONY: all dist lines docs pretrain rlhf quick debug test test-all test-rest unit oom asan ubsan tsan cuda-check hip-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -20,7 +20,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups_of_test='unit emulated mpi consumers bert gpt examples opt plan'
+groups_of_test='unit more-unit emulated consumers gpt bert mpi plan opt examples'
 groups_of_rest='nccl asan more-asan clang emulated-asan tsan docs neon cuda-check dist more-mpi blas
                 more-consumers install fuzz'
 
@@ -163,8 +163,10 @@ gives() {
 
 # ------------------------------------------------------------------------------------- the groups
 
+# Two halves, for two cores.
+run_more_unit() { suite build/tests --times --part=2/2; }
 run_unit() {
-    suite build/tests --times
+    suite build/tests --times --part=1/2
     check 'a word that selects no test' gives 2 'near are softmax,' build/tests sofmax
     check 'objects depend on what was found' \
         gives 0 'zeroflow_llm\.o' env MAKEFLAGS= make -n PCRE2=-lother build/libparts.a

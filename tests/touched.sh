@@ -12,7 +12,7 @@
 #                                     s; those of the test files that call a public function of the
 #                                     file, or, if it has none, of FOLDER/A.c; and those of the
 #                                     operators that are defined in it. Callers that take long
-#                                     without optimisation ($slow) are left to make test-unit
+#                                     without optimisation ($slow) are left to make unit
 #     *.md, *.sh, docs/, bench/         none
 #
 # --list prints the words that select them.

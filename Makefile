@@ -341,7 +341,7 @@ define emulated
 $1/obj/%.o: %.c build/.found Makefile
 	$$(COMPILE) -I. -isystem $(CUDA_HEADERS) $$<
 $1/obj/%.o: %.cpp build/.found Makefile
-	$$(EMULATE) $$<
+	$$(EMULATE) -O2 $$<
 $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
 $1/obj/%.o: %.cu tests/emulation/kernel.h Makefile

@@ -593,7 +593,7 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
 static int lanes_of_wave = LANES;
 static int cores = EMULATION_MMA;
 
-int wave_lane() { return b.current % lanes_of_wave; }
+int wave_lane() { return b.current & (lanes_of_wave - 1); }
 
 uint64_t wave_read(uint64_t bits, int from, const char *file, int line)
 {

@@ -6,7 +6,7 @@
 strict='-std=c11 -Wall -Wextra -pedantic -Wshadow -Werror'
 strict_cxx='-std=c++17 -Wall -Wextra -pedantic -Wshadow -Werror'
 here=tests/consumers
-own=-DZEROFLOW_IMPLEMENTATION
+own='-DZEROFLOW_IMPLEMENTATION -DZFI_PORTABLE'
 link='-lm -lpthread'
 
 # builds COMMAND...: compiles to $work/app and runs that.

@@ -8,4 +8,4 @@ check 'the implementation in a file of its own, gcc' \
     gcc $strict -O0 "$include" -c $here/unit.c -o "$work/unit.o"
 check 'two files of one program, gcc' builds gcc $strict "$include" $here/app.c "$work/unit.o"
 check 'an example by the command that it names, gcc' builds gcc -I. examples/mlp.c
-check 'private to a file, gcc' gcc $strict -O0 "$include" -DZF_API=static $own -fsyntax-only $here/app.c
+check 'private to a file, gcc' gcc $strict -O0 "$include" -DZF_API=static -DZEROFLOW_IMPLEMENTATION -fsyntax-only $here/app.c

@@ -1,5 +1,6 @@
 # The ways to use the library, each built and run. Where the compiler does not matter, it is clang,
-# which compiles the library at -O0 in a sixth of gcc's time; more.sh uses gcc. Part of tests/run.sh.
+# which compiles the library at -O0 in a sixth of gcc's time, and after the first time with the kernels
+# of one instruction set ($own); more.sh uses gcc. Part of tests/run.sh.
 # shellcheck shell=sh disable=SC2086,SC2154
 . tests/consumers/common.sh
 
@@ -77,11 +78,15 @@ refuses_cxx() {
         [ "$(grep -c 'error:' "$work/errors")" = 1 ]
 }
 
-# An implementation that is private to a file has no symbol for the linker: another may be linked with it.
+# An implementation that is private to a file has no symbol for the linker.
+private() {
+    clang $strict -O0 "$include" -DZF_API=static -DZFI_PORTABLE -c $here/unit.c -o "$work/private.o" &&
+        ! nm -g --defined-only "$work/private.o" | grep .
+}
+# So another may be linked with it.
 private_twice() {
-    clang $strict -O0 "$include" -DZF_API=static -c $here/unit.c -o "$work/private.o" &&
-        ! nm -g --defined-only "$work/private.o" | grep . &&
-        builds clang $strict -O0 "$include" -DZF_API=static $own $here/app.c "$work/private.o"
+    clang $strict -O0 "$include" -DZF_API=static $own -DZEROFLOW_LLM_IMPLEMENTATION \
+        -DZF_WITHOUT_PCRE2 $here/llm.c "$work/private.o" -o "$work/llm" $link
 }
 
 # A file of the unit, and one of the tests of private functions, as compile_commands.json says.
@@ -130,8 +135,10 @@ for cc in gcc clang; do
     check "declarations as C++17, $cc" $cc -x c++ $strict_cxx -fsyntax-only dist/zeroflow.h
 done
 check 'dropped in, clang' builds clang $strict -O0 "$include" $own $here/app.c
-check 'the header first, the implementation later' builds clang $strict -O0 "$include" $here/late.c
-check 'private to two files' private_twice
+check 'the header first, the implementation later' \
+    clang $strict -O0 "$include" -fsyntax-only $here/late.c
+check 'private to a file' private
+check 'private to two files, with zeroflow_llm.h' private_twice
 for cc in gcc clang; do
     check "private, and declared alone, $cc" \
         $cc $strict "$include" -DZF_API=static -c $here/declared.c -o "$work/declared.o"
@@ -151,15 +158,14 @@ for cc in gcc clang; do
     check "declarations of zeroflow_llm.h as C++17, $cc" \
         $cc -x c++ $strict_cxx -Idist -fsyntax-only dist/zeroflow_llm.h
 done
-check 'zeroflow_llm.h private to a file' clang $strict -O0 "$include" -DZF_API=static $own \
-    -DZEROFLOW_LLM_IMPLEMENTATION -DZF_WITHOUT_PCRE2 $here/llm.c -o "$work/llm" $link
-check 'an example by the command that it names' builds clang $strict -O0 -I. examples/hello.c
-check 'another one' clang $strict -O0 -I. examples/generate.c -DZF_WITHOUT_PCRE2 \
+check 'an example by the command that it names' \
+    builds clang $strict -O0 -DZFI_PORTABLE -I. examples/hello.c
+check 'another one' clang $strict -O0 -DZFI_PORTABLE -I. examples/generate.c -DZF_WITHOUT_PCRE2 \
     -o "$work/generate" $link
 check 'goes on with a text' gives 0 '^the bird   n w r v s 2 n n w r m s j j j 2 j z 6$' \
     "$work/generate" "$work/model" 'the bird'
-check 'a third one, with the shipped headers' clang $strict -O0 -idirafter dist examples/chat.c \
-    -DZF_WITHOUT_PCRE2 -o "$work/chat" $link
+check 'a third one, with the shipped headers' clang $strict -O0 -idirafter dist \
+    -DZEROFLOW_IMPLEMENTED examples/chat.c "$work/unit.o" -DZF_WITHOUT_PCRE2 -o "$work/chat" $link
 learns_and_talks() {
     printf '{"prompt": "%s", "response": "sings"}\n' 'the bird' 'a bird' 'birds' > "$work/chats" &&
         gives 0 '^loss 0\.' "$work/chat" "$work/model" "$work/chats" 1e-2 "$work/adapter" < /dev/null

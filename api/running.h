@@ -871,10 +871,6 @@ typedef struct zf_moe_desc {
  * k experts that its router chooses, whose results are added, weighted by their scores. */
 ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc);
 
-/* How often each expert of a layer is chosen, and then how many choices are dropped: f32 [experts +
- * 1]. For an output whose reduction is a sum. */
-ZF_API zf_tensor zf_moe_load(const zf_moe_parts *layer);
-
 typedef enum zf_moe_balance {
     ZF_BALANCE_POOLED, /* experts sum over experts of f P, f and P over the tokens of all layers, as
                         * transformers has it for Mixtral; the shares f add up to k */
@@ -888,6 +884,9 @@ ZF_API zf_tensor zf_moe_balance_loss(const zf_moe_parts *layers, int64_t count, 
                                      zf_moe_balance form);
 /* The mean over tokens of (log sum exp logits)^2, summed over layers: it keeps logits small. */
 ZF_API zf_tensor zf_moe_z_loss(const zf_moe_parts *layers, int64_t count, zf_tensor mask);
+/* How often tokens of the mask choose each expert of a layer, then how many choices of all tokens are
+ * dropped, and how many have rows: f32 [experts + 2]. For an output whose reduction is a sum. */
+ZF_API zf_tensor zf_moe_load(const zf_moe_parts *layer, zf_tensor mask);
 
 typedef struct zf_check_gradient_desc {
     zf_allocator allocator; /* {0}: the C library's */

@@ -189,38 +189,34 @@ ZF_API zf_tensor zf_moe(zf_tensor x, const zf_moe_desc *desc)
     return zf_reshape(y, s);
 }
 
-ZF_API zf_tensor zf_moe_load(const zf_moe_parts *layer)
-{
-    zf_tensor parts[2], over;
-    if (!layer || !zf_valid(layer->counts))
-        return zf_fail(layer ? layer->counts : ZF_NONE, "zf_moe_load: there is no layer");
-    parts[0] = zf_cast(layer->counts, ZF_F32);
-    over = zf_sub(parts[0], zf_constant(parts[0].graph, ZF_F32, ZF_SCALAR, (double)layer->most));
-    over = zf_maximum(over, zf_constant(parts[0].graph, ZF_F32, ZF_SCALAR, 0));
-    parts[1] = layer->most ? zf_reshape(zf_sum(over), ZF_SHAPE(1))
-                           : zf_constant(parts[0].graph, ZF_F32, ZF_SHAPE(1), 0);
-    return zf_concat(parts, 2, 0);
-}
-
 /* ------------------------------------------------------------------------------------ losses */
+
+/* The sum of x [tokens, n] over tokens of the mask [tokens]: [n]. */
+static zf_tensor zfi_moe_sum(zf_tensor x, zf_tensor mask)
+{
+    return zf_sum_ex(zf_mul(x, zf_reshape(mask, ZF_SHAPE(-1, 1))), &(zf_reduce_desc){.axis = 0});
+}
 
 /* The mean of x [tokens, n] over tokens, or over those of the mask [tokens]: [n]. */
 static zf_tensor zfi_moe_mean(zf_tensor x, zf_tensor mask)
 {
-    const zf_reduce_desc tokens = {.axis = 0};
-    if (!(mask.graph || mask.id)) return zf_mean_ex(x, &tokens);
-    x = zf_mul(x, zf_reshape(mask, ZF_SHAPE(-1, 1)));
+    if (!zfi_is_operand(mask)) return zf_mean_ex(x, &(zf_reduce_desc){.axis = 0});
     /* A part of a batch may have no token. */
-    return zf_div(zf_sum_ex(x, &tokens),
+    return zf_div(zfi_moe_sum(x, mask),
                   zf_maximum(zf_sum(mask), zf_constant(x.graph, zf_tensor_dtype(x), ZF_SCALAR, 1)));
+}
+
+/* Which experts each token chooses, [tokens, experts] of 1 and 0. */
+static zf_tensor zfi_moe_chosen(const zf_moe_parts *p, zf_dtype dtype)
+{
+    const int64_t experts = zf_tensor_shape(p->scores).dims[1];
+    return zf_sum_ex(zf_one_hot(p->experts, experts, dtype), &(zf_reduce_desc){.axis = 1});
 }
 
 /* The share of tokens that choose each expert, [experts]; they add up to k. */
 static zf_tensor zfi_moe_shares(const zf_moe_parts *p, zf_tensor mask)
 {
-    const int64_t experts = zf_tensor_shape(p->scores).dims[1];
-    const zf_tensor chosen = zf_one_hot(p->experts, experts, zf_tensor_dtype(p->scores));
-    return zfi_moe_mean(zf_sum_ex(chosen, &(zf_reduce_desc){.axis = 1}), mask);
+    return zfi_moe_mean(zfi_moe_chosen(p, zf_tensor_dtype(p->scores)), mask);
 }
 
 /* The mean probability of each expert, [experts]. */
@@ -280,4 +276,27 @@ ZF_API zf_tensor zf_moe_z_loss(const zf_moe_parts *layers, int64_t count, zf_ten
         sum = i ? zf_add(sum, one) : one;
     }
     return sum;
+}
+
+/* ------------------------------------------------------------------------------------- load */
+
+ZF_API zf_tensor zf_moe_load(const zf_moe_parts *layer, zf_tensor mask)
+{
+    const zf_reduce_desc first = {.axis = 0};
+    zf_tensor parts[3], all, over;
+    zf_graph *g;
+    if (!layer || !zf_valid(layer->counts))
+        return zf_fail(layer ? layer->counts : ZF_NONE, "zf_moe_load: there is no layer");
+    g = layer->counts.graph;
+    /* A sum, since these stay in f32 where others are in 16 bits. */
+    all = zf_sum_ex(zf_cast(zf_reshape(layer->counts, ZF_SHAPE(1, -1)), ZF_F32), &first);
+    over = zf_sub(all, zf_constant(g, ZF_F32, ZF_SCALAR, (double)layer->most));
+    over = zf_sum(zf_maximum(over, zf_constant(g, ZF_F32, ZF_SCALAR, 0)));
+    if (!layer->most) over = zf_scale(over, 0);
+    parts[0] = zfi_is_operand(mask)
+                   ? zfi_moe_sum(zfi_moe_chosen(layer, ZF_F32), zf_cast(mask, ZF_F32))
+                   : all;
+    parts[1] = zf_reshape(over, ZF_SHAPE(1));
+    parts[2] = zf_reshape(zf_sub(zf_sum(all), over), ZF_SHAPE(1));
+    return zf_concat(parts, 3, 0);
 }

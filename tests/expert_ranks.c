@@ -292,7 +292,8 @@ TEST_ONCE(experts_of_ranks_have_the_bits_in_few_bits)
     width = WIDE;
     for (bits = 8; bits >= 4 && !t->failed; bits -= 4) {
         const char *const dtype = bits == 8 ? "f32" : "bf16";
-        if (run(t, whole, dtype, WHOLE, NULL)) check_shared(t, dtype, bits / 2, 4, bits == 8 ? 3 : 0, NULL);
+        if (run(t, whole, dtype, WHOLE, NULL))
+            check_shared(t, dtype, bits / 2, 4, bits == 8 ? 3 : 0, NULL);
     }
     width = WIDTH, bits = 0;
 }

@@ -405,7 +405,7 @@ static zf_status crew_open(crew *c, int32_t rank)
     loss = zf_add(loss, zf_scale(zf_moe_balance_loss(parts, 2, ZF_NONE, ZF_BALANCE_POOLED), 0.1));
     loss = zf_add(loss, zf_scale(zf_moe_z_loss(parts, 2, ZF_NONE), 0.1));
     loss = zf_output_ex(loss, "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_MEAN});
-    zf_output_ex(zf_moe_load(&parts[1]), "load", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+    zf_output_ex(zf_moe_load(&parts[1], ZF_NONE), "load", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     zf_param_groups(g, &group, 1);
     training.loss = loss, training.recompute.mode = c->recompute ? ZF_RECOMPUTE_LAYERS : 0;
     training.zero.stage = c->stage, training.zero.world = c->world;
@@ -452,11 +452,12 @@ static zf_status crew_train(crew *c)
 static void crew_check_load(test *t, crew *c, crew *first)
 {
     for (int32_t rank = 0; rank < c->world && !t->failed && !c->alike; rank++) {
-        float load[E + 1] = {0}, other[E + 1] = {0};
+        float load[E + 2] = {0}, other[E + 2] = {0};
         OK(t, zf_read(c->programs[rank], zf_graph_find(c->graphs[rank], "load"), load, sizeof load),
            zf_program_error(c->programs[rank]));
         CHECK(t, load[0] + load[1] + load[2] == PARTS * T * K);
         CHECK(t, load[E] >= PARTS * (T * K - E * 3) && load[E] < PARTS * T * K);
+        CHECK(t, load[E] + load[E + 1] == PARTS * T * K);
         if (!first) continue;
         OK(t, zf_read(first->programs[0], zf_graph_find(first->graphs[0], "load"), other, sizeof other),
            zf_program_error(first->programs[0]));
@@ -576,6 +577,107 @@ TEST(moe_balance_of_layers_that_differ)
     CHECK(t, one[1] > 0 && fabs(sum - one[0] - one[1]) < 1e-14);
 }
 
+/* Of the scores of tokens of two layers: the formula of transformers (load_balancing_loss_func), over
+ * the tokens of all layers; with `layers` that of Switch, equation 4, of each layer. */
+static double balance_of(double scores[2][T][E], const double mask[T], bool layers)
+{
+    double all[2][E] = {{0}}, chosen[2][E] = {{0}}, tokens = 0, sum = 0;
+    for (int i = 0; i < T; i++) tokens += mask[i];
+    for (int n = 0; n < 2 * T; n++) {
+        const double *s = scores[n / T][n % T];
+        for (int e = 0; e < E; e++) {
+            int above = 0;
+            for (int other = 0; other < E; other++) above += s[other] > s[e];
+            all[layers ? n / T : 0][e] += mask[n % T] * s[e];
+            chosen[layers ? n / T : 0][e] += above < K ? mask[n % T] : 0;
+        }
+    }
+    if (!layers) tokens *= 2;
+    for (int k = 0; k < 2; k++)
+        for (int e = 0; e < E; e++)
+            sum += E * (chosen[k][e] / tokens / (layers ? K : 1)) * (all[k][e] / tokens);
+    return sum;
+}
+
+/* Padding is in no loss of routers, and in no share. */
+TEST(moe_losses_are_those_of_tokens)
+{
+    static const double mask[2][T] = {{1, 1, 1, 1, 1, 1}, {1, 0, 1, 1, 0, 0}};
+    for (int with = 0; with < 2; with++) {
+        zf_graph *g = graph_new(t);
+        zf_moe_parts parts[2];
+        zf_tensor in, of, loss[3], load;
+        zf_program *p;
+        double x[T * H], scores[2][T][E], z = 0, got[3];
+        float chosen[E + 2];
+        NEED(t, g, NULL);
+        in = zf_input(g, "x", ZF_F64, ZF_SHAPE(T, H));
+        of = with ? zf_input(g, "mask", ZF_F64, ZF_SHAPE(T)) : ZF_NONE;
+        for (int k = 0; k < 2; k++) {
+            zf_push(g, "%d", k);
+            zf_moe(in, &(zf_moe_desc){.experts = E, .std = 1, .parts = &parts[k]});
+            zf_output(parts[k].scores, k ? "second" : "first");
+            zf_pop(g);
+        }
+        loss[0] = zf_output(zf_moe_balance_loss(parts, 2, of, ZF_BALANCE_POOLED), "pooled");
+        loss[1] = zf_output(zf_moe_balance_loss(parts, 2, of, ZF_BALANCE_LAYERS), "layers");
+        loss[2] = zf_output(zf_moe_z_loss(parts, 2, of), "z");
+        zf_output(parts[0].logits, "logits0"), zf_output(parts[1].logits, "logits1");
+        load = zf_output(zf_moe_load(parts, of), "load");
+        p = program_new(t, g);
+        PROGRAM(t, p, g);
+        for (int i = 0; i < T * H; i++) x[i] = number(i, 1);
+        OK(t, zf_write(p, in, x, sizeof x), zf_program_error(p));
+        if (with) OK(t, zf_write(p, of, mask[1], sizeof mask[1]), zf_program_error(p));
+        OK(t, zf_step(p), zf_program_error(p));
+        for (int k = 0; k < 2; k++) {
+            double logits[T][E];
+            const zf_tensor y = zf_graph_find(g, k ? "logits1" : "logits0");
+            OK(t, zf_read(p, y, logits, sizeof logits), zf_program_error(p));
+            for (int i = 0; i < T; i++) {
+                double sum = 0, tokens = with ? 3 : T;
+                for (int e = 0; e < E; e++) sum += exp(logits[i][e]);
+                for (int e = 0; e < E; e++) scores[k][i][e] = exp(logits[i][e]) / sum;
+                z += mask[with][i] * log(sum) * log(sum) / tokens;
+            }
+        }
+        for (int k = 0; k < 3; k++)
+            OK(t, zf_read(p, loss[k], &got[k], sizeof *got), zf_program_error(p));
+        CHECK_NEAR(t, got[0], balance_of(scores, mask[with], false), 1e-13);
+        CHECK_NEAR(t, got[1], balance_of(scores, mask[with], true), 1e-13);
+        CHECK_NEAR(t, got[2], z, 1e-13);
+        OK(t, zf_read(p, load, chosen, sizeof chosen), zf_program_error(p));
+        CHECK(t, chosen[0] + chosen[1] + chosen[2] == (with ? 3 : T) * K);
+        CHECK(t, chosen[E] == 0 && chosen[E + 1] == T * K);
+    }
+}
+
+/* Numbers of choices that bf16 does not have. */
+TEST(moe_load_is_not_rounded)
+{
+    enum { MANY = 601 };
+    static const float tokens[MANY * H];
+    for (int with = 0; with < 2; with++) {
+        zf_graph *g = graph_new(t);
+        zf_moe_parts parts;
+        zf_tensor x, mask;
+        zf_program *p;
+        float load[4] = {0};
+        NEED(t, g, NULL);
+        x = zf_input(g, "x", ZF_F32, ZF_SHAPE(MANY, H));
+        mask = zf_cast(zf_constant(g, ZF_I32, ZF_SHAPE(MANY), 1), ZF_F32);
+        (void)zf_moe(x, &(zf_moe_desc){.experts = 2, .k = 1, .capacity = 0.5, .parts = &parts});
+        zf_output(zf_moe_load(&parts, with ? mask : ZF_NONE), "load");
+        zf_precision(g, &(zf_precision_desc){.dtype = ZF_BF16});
+        p = program_new(t, g);
+        PROGRAM(t, p, g);
+        OK(t, zf_write(p, x, tokens, sizeof tokens), zf_program_error(p));
+        OK(t, zf_step(p), zf_program_error(p));
+        OK(t, zf_read(p, zf_graph_find(g, "load"), load, sizeof load), zf_program_error(p));
+        CHECK(t, load[0] == MANY && !load[1] && load[2] == 450 && load[3] == 151);
+    }
+}
+
 /* The pooled loss of a layer of 2 experts and one of 3. */
 static zf_tensor pooled_of_two(zf_tensor x)
 {
@@ -609,7 +711,7 @@ TEST(moe_misuse)
          "zf_moe_balance_loss: there is no layer");
     SAYS(t, zf_moe_z_loss(&(zf_moe_parts){.logits = x}, 0, ZF_NONE),
          "zf_moe_z_loss: there is no layer");
-    SAYS(t, zf_moe_load(&(zf_moe_parts){.counts = {g, 0}}), "zf_moe_load: there is no layer");
+    SAYS(t, zf_moe_load(&(zf_moe_parts){.counts = {g, 0}}, ZF_NONE), "zf_moe_load: there is no layer");
     SAYS(t, zf_moe(x, &(zf_moe_desc){.experts = 8, .k = 1, .capacity = 0.5}),
          "zf_moe: capacity = 0.5 is below one row: 6 tokens with 1 of 8 experts each make 0.75 rows of "
          "an expert on average; 1.33333 is the least, or say how many rows an expert has at least");

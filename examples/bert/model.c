@@ -70,9 +70,16 @@ static zf_moe_desc experts_of(const bert_config *c)
                          .std = ZF_GIVEN(c->std)};
 }
 
+/* 1 for each token, and 0 for padding; ZF_NONE: all are tokens. */
+static zf_tensor tokens_of(const bert_model *m)
+{
+    if (!zf_valid(m->attention_mask)) return ZF_NONE;
+    return zf_cast(zf_reshape(m->attention_mask, ZF_SHAPE(-1)), ZF_F32);
+}
+
 /* Outputs of how often experts are chosen, and a group for the bias of routers, which its sign
  * moves. */
-static void watch_experts(zf_graph *g, const bert_config *c, const zf_moe_parts *routers)
+static void watch_experts(zf_graph *g, const bert_config *c, const bert_model *m)
 {
     const zf_param_group bias = {.params = "*.gate.e_score_correction_bias",
                                  .rate = c->balance_bias,
@@ -83,7 +90,8 @@ static void watch_experts(zf_graph *g, const bert_config *c, const zf_moe_parts 
     for (int64_t i = 0; i < c->layers; i++) {
         char name[40];
         snprintf(name, sizeof name, SAMPLE_EXPERTS, (long long)i);
-        zf_output_ex(zf_moe_load(&routers[i]), name, &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+        zf_output_ex(zf_moe_load(&m->routers[i], tokens_of(m)), name,
+                     &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     }
     if (c->balance_bias > 0) zf_param_groups(g, &bias, 1);
 }
@@ -94,11 +102,9 @@ static zf_tensor penalty(zf_graph *g, const bert_config *c, const bert_model *m)
     const zf_tensor none = zf_constant(g, ZF_I32, ZF_SCALAR, -100),
                     one = zf_constant(g, ZF_F32, ZF_SCALAR, 1),
                     zero = zf_constant(g, ZF_F32, ZF_SCALAR, 0),
-                    labels = zf_sum(zf_where(zf_equal(m->labels, none), zero, one));
-    zf_tensor tokens = ZF_NONE, loss;
-    if (zf_valid(m->attention_mask))
-        tokens = zf_cast(zf_reshape(m->attention_mask, ZF_SHAPE(-1)), ZF_F32);
-    loss = zf_moe_balance_loss(m->routers, c->layers, tokens, ZF_BALANCE_POOLED);
+                    labels = zf_sum(zf_where(zf_equal(m->labels, none), zero, one)),
+                    loss = zf_moe_balance_loss(m->routers, c->layers, tokens_of(m),
+                                               ZF_BALANCE_POOLED);
     return zf_mul(zf_scale(loss, c->aux_loss), zf_mul(labels, m->mlm_weight));
 }
 
@@ -262,7 +268,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s,
         m.loss = zf_add(m.nsp_loss, m.mlm_loss);
     }
     if (m.routers && c->aux_loss > 0) m.loss = zf_add(m.loss, penalty(g, c, &m));
-    if (m.routers && purpose == SAMPLE_TRAIN) watch_experts(g, c, m.routers);
+    if (m.routers && purpose == SAMPLE_TRAIN) watch_experts(g, c, &m);
     m.routers = NULL;
     zf_output(m.loss, "loss");
     m.mlm_correct = zf_output(count_correct(g, m.mlm_logits, m.labels), "mlm_correct");

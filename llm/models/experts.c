@@ -60,15 +60,23 @@ static void zfl_balance_routers(zf_graph *g, double rate)
     zf_param_groups(g, &bias, 1);
 }
 
+/* 1 for each token, and 0 for padding; ZF_NONE: all are tokens. */
+static zf_tensor zfl_mask_of_tokens(const zf_causal_inputs *in)
+{
+    if (!zf_valid(in->attention_mask)) return ZF_NONE;
+    return zf_cast(zf_reshape(in->attention_mask, ZF_SHAPE(-1)), ZF_F32);
+}
+
 /* Outputs of how often experts of each layer are chosen. */
-static void zfl_watch_experts(const zfl_routers *routers, const zf_causal_config *c)
+static void zfl_watch_experts(const zfl_routers *routers, const zf_causal_config *c,
+                              const zf_causal_inputs *in)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < c->layers && n < routers->count; i++) {
         char name[40];
         if (!zfl_is_sparse(c, i)) continue;
         snprintf(name, sizeof name, "experts.%lld", (long long)i);
-        zf_output_ex(zf_moe_load(&routers->layer[n++]), name,
+        zf_output_ex(zf_moe_load(&routers->layer[n++], zfl_mask_of_tokens(in)), name,
                      &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     }
 }
@@ -96,10 +104,9 @@ static zf_tensor zfl_penalty(const zfl_routers *routers, const zf_causal_config 
 {
     const zf_moe_balance form = c->of.by_layer ? ZF_BALANCE_LAYERS : ZF_BALANCE_POOLED;
     const double aux = c->of.aux_loss, z = c->of.z_loss;
-    zf_tensor mask = ZF_NONE, sum = ZF_NONE;
+    zf_tensor mask, sum = ZF_NONE;
     if (!routers->count || (aux == 0 && z == 0)) return ZF_NONE;
-    if (zf_valid(in->attention_mask))
-        mask = zf_cast(zf_reshape(in->attention_mask, ZF_SHAPE(-1)), ZF_F32);
+    mask = zfl_mask_of_tokens(in);
     if (aux > 0)
         sum = zf_scale(zf_moe_balance_loss(routers->layer, routers->count, mask, form), aux);
     if (z > 0) {

@@ -11,7 +11,7 @@ zf_causal_outputs zf_causal_body(const zf_causal_config *c, const zf_causal_inpu
     if (in->trains && c->experts) routers.layer = calloc((size_t)c->layers, sizeof *routers.layer);
     out.x = zfl_layers(c, &with, &routers, &out.words);
     if (routers.layer && in->penalized) out.penalty = zfl_penalty(&routers, c, in);
-    if (routers.layer && c->of.watched) zfl_watch_experts(&routers, c);
+    if (routers.layer && c->of.watched) zfl_watch_experts(&routers, c, in);
     out.x = zfl_check_routers(out.x, &routers, c);
     free(routers.layer);
     return out;

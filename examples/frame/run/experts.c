@@ -24,13 +24,13 @@ bool run_open_experts(run *r)
     for (int64_t i = 0; i < layers; i++) {
         const zf_tensor output = output_of(r, i);
         if (!zf_valid(output)) continue;
-        count++, x->experts = zf_tensor_shape(output).dims[0] - 1;
+        count++, x->experts = zf_tensor_shape(output).dims[0] - 2;
     }
     if (!count) return true;
-    each = (size_t)(count * (x->experts + 1));
+    each = (size_t)(count * (x->experts + 2));
     x->number = malloc((size_t)count * sizeof *x->number);
     x->last = calloc(each, sizeof *x->last), x->sums = calloc(each, sizeof *x->sums);
-    x->room = calloc((size_t)x->experts + 1, sizeof *x->room);
+    x->room = calloc((size_t)x->experts + 2, sizeof *x->room);
     if (!x->number || !x->last || !x->sums || !x->room)
         return fail(&r->error, ZF_ERR_NOMEM, "out of memory");
     for (int64_t i = 0; i < layers; i++)
@@ -58,7 +58,7 @@ void run_take_experts(run *r, int64_t done)
 {
     const run_job *job = r->job;
     run_experts *x = &r->experts;
-    const int64_t each = x->experts + 1;
+    const int64_t each = x->experts + 2;
     for (int64_t k = 0; k < x->layers; k++) {
         (void)zf_read(r->session.program, output_of(r, x->number[k]), x->room,
                       (size_t)each * sizeof *x->room);
@@ -76,6 +76,7 @@ void run_take_experts(run *r, int64_t done)
 /* What a layer's counts say, with room for so many rows. */
 static run_load load_of(const run_experts *x, const double *counts, double rows)
 {
+    const double dropped = counts[x->experts], kept = counts[x->experts + 1];
     run_load load = {.most = 0};
     double sum = 0;
     for (int64_t e = 0; e < x->experts; e++) {
@@ -83,8 +84,8 @@ static run_load load_of(const run_experts *x, const double *counts, double rows)
         if (counts[e] > load.most) load.most = counts[e];
     }
     if (!(sum > 0)) return load;
-    load.most *= (double)x->experts / sum, load.dropped = counts[x->experts] / sum;
-    load.padding = 1 - (sum - counts[x->experts]) / rows;
+    load.most *= (double)x->experts / sum, load.dropped = dropped / (dropped + kept);
+    load.padding = 1 - kept / rows;
     return load;
 }
 
@@ -93,7 +94,7 @@ run_load run_load_of(const run *r)
     const run_experts *x = &r->experts;
     run_load all = {.most = 0};
     for (int64_t k = 0; k < x->layers; k++) {
-        const run_load load = load_of(x, x->last + k * (x->experts + 1), x->last_rows);
+        const run_load load = load_of(x, x->last + k * (x->experts + 2), x->last_rows);
         if (load.most > all.most) all.most = load.most;
         all.dropped += load.dropped / (double)x->layers;
         all.padding += load.padding / (double)x->layers;
@@ -115,7 +116,7 @@ enum { SHOWN = 16 }; /* of more experts only the largest and the smallest share 
 /* The shares of a layer's experts, and what became of choices and rows. */
 static void write_layer(const run_experts *x, int64_t k, char *text, size_t size)
 {
-    const double *counts = x->sums + k * (x->experts + 1), sum = sum_of(x, counts);
+    const double *counts = x->sums + k * (x->experts + 2), sum = sum_of(x, counts);
     const run_load load = load_of(x, counts, x->rows);
     double least = counts[0];
     int at = 0;
@@ -150,7 +151,7 @@ void run_put_experts(const run *r, zf_json_writer *w)
     if (!(x->rows > 0)) return;
     zf_json_put_key(w, "experts"), zf_json_begin_array(w);
     for (int64_t k = 0; k < x->layers; k++) {
-        const double *counts = x->sums + k * (x->experts + 1), sum = sum_of(x, counts);
+        const double *counts = x->sums + k * (x->experts + 2), sum = sum_of(x, counts);
         const run_load load = load_of(x, counts, x->rows);
         zf_json_begin_object(w);
         zf_json_put_int_member(w, "layer", x->number[k]);

@@ -45,13 +45,12 @@ typedef struct run_traced {
     bool planned; /* what is planned has been added */
 } run_traced;
 
-/* What experts have had since a run began or went on (experts.c), by layer: how often each was
- * chosen, and how many choices were dropped. */
+/* What experts have had since a run began or went on (experts.c), by layer, as zf_moe_load says it. */
 typedef struct run_experts {
     int64_t layers, experts;
     int64_t *number; /* of each layer */
-    float *room;         /* [experts + 1] */
-    double *last, *sums; /* [layers, experts + 1], of a step, and of all */
+    float *room;         /* [experts + 2] */
+    double *last, *sums; /* [layers, experts + 2], of a step, and of all */
     double rows, last_rows; /* of a layer: how many there was room for */
 } run_experts;
 

@@ -4,7 +4,7 @@
 enum {
     ZFI_CONV_PLACES = 1024,     /* places of a strip, at most */
     ZFI_CONV_PLACES_ONE = 2048, /* the same where the result has one channel */
-    ZFI_CONV_PLACES_W = 512,    /* the same of dw */
+    ZFI_CONV_WORDS_W = 1024,    /* words of places of a strip of dw */
     ZFI_CONV_ROWS = 96,         /* channels of the result that go over a tile before the next */
     ZFI_CONV_RUN = 256,
     ZFI_CONV_OUTPUTS = 64, /* channels of dy that a task of dw has at most */
@@ -37,7 +37,7 @@ typedef struct zfi_conv_job {
 
 /* The scratch of a worker, taken apart. */
 typedef struct zfi_conv_parts {
-    float *line, *pair, *strip, *out, *panels, *sums, *row;
+    float *line, *pair, *strip, *out, *panels, *sums, *row; /* pair: two strips of bf16 */
 } zfi_conv_parts;
 
 static zfi_conv_parts zfi_conv_parts_of(const zfi_conv_job *j, int worker)
@@ -108,7 +108,8 @@ static zfi_conv_job zfi_conv_job_of(const zf_launch *l)
     j.places = zfi_round_up(zfi_strips_places(&j.strips, j.strips.size), zfi_conv_columns(&j));
     last = zfi_max(0, zfi_conv_rows_tiles(&j) - 1) * j.tile->rows;
     j.padded = last + zfi_conv_tile_rows(&j, last);
-    if (pairs) j.pair = zfi_conv_floats(j.strips.channel);
+    if (zfi_is_half(l->args[0].dtype))
+        j.pair = zfi_conv_floats(zfi_max(j.strips.channel, j.places));
     j.strip = zfi_conv_floats(j.words * j.strips.channel) + ZFI_CONV_BEYOND;
     j.out = zfi_conv_floats(zfi_min(j.padded, ZFI_CONV_ROWS) * j.places);
     zfi_conv_lay(&j, l, j.k, j.padded * j.row, 0);
@@ -230,14 +231,18 @@ static void zfi_conv_task(void *context, int64_t index, int worker)
     for (int64_t m = 0; m < j->m; m += ZFI_CONV_ROWS) {
         const int64_t end = zfi_min(m + ZFI_CONV_ROWS, j->m);
         zfi_conv_rows(j, its % j->v.groups, m, end, places, parts.strip, parts.out);
-        for (int64_t r = m; r < end; r++)
-            for (int64_t y = 0; y < size[0]; y++)
-                zfi_strips_copy(
-                    j->isa, ZF_F32,
-                    zfi_element_of(to->data, to->dtype,
-                                   ((its * j->m + r) * s->all[0] + first[0] + y) * s->all[1] +
-                                       first[1]),
-                    to->dtype, parts.out + (r - m) * j->places + y * s->pitch, size[1]);
+        for (int64_t r = m; r < end; r++) {
+            const void *row = parts.out + (r - m) * j->places;
+            if (to->dtype != ZF_F32) {
+                zfi_narrow(j->isa, parts.pair, to->dtype, row, places);
+                row = parts.pair;
+            }
+            zfi_strips_copy(
+                j->isa, to->dtype,
+                zfi_element_of(to->data, to->dtype,
+                               ((its * j->m + r) * s->all[0] + first[0]) * s->all[1] + first[1]),
+                s->all[1], to->dtype, row, s->pitch, size[1], size[0]);
+        }
     }
 }
 
@@ -280,7 +285,7 @@ static zfi_conv_job zfi_conv_job_w_of(const zf_launch *l)
     }
     zfi_conv_cut_w(&j, zfi_pool_threads(zfi_cpu_of(l)->pool));
     /* one for any number of channels: bits depend on the strips */
-    j.strips = zfi_strips_of(&j.v, false, halves, 1, ZFI_CONV_PLACES_W);
+    j.strips = zfi_strips_of(&j.v, false, halves, 1, (halves + 1) * ZFI_CONV_WORDS_W);
     columns = zfi_conv_columns_w(&j);
     outputs = zfi_round_up(j.outputs, j.product ? columns : ZFI_STRIP_DOTS);
     j.places = zfi_round_up(zfi_strips_places(&j.strips, j.strips.size),
@@ -397,8 +402,8 @@ static void zfi_conv_task_w(void *context, int64_t index, int worker)
     }
     for (int64_t i = 0; i < p.o; i++) {
         for (int64_t k = 0; k < p.k; k++) parts.row[k] = zfi_conv_sum_of(j, &p, parts.sums, i, k);
-        zfi_strips_copy(
-            j->isa, ZF_F32,
+        zfi_narrow(
+            j->isa,
             zfi_element_of(dw->data, dw->dtype, ((p.g * v->o + p.o0 + i) * v->c + p.c0) * taps),
             dw->dtype, parts.row, p.k);
     }

@@ -7,25 +7,42 @@ enum {
     ZFI_CONV_LINE = 16       /* words of a cache line */
 };
 
-/* to[0..n) = from; both have one dtype, or one of them is f32. Rows of pictures are short: runs of
- * 32 bytes are copied without a call. */
-static void zfi_strips_copy(zfi_isa isa, zf_dtype from_dtype, void *to, zf_dtype to_dtype,
-                            const void *from, int64_t n)
+/* Rows of `bytes`, so many bytes apart. Those of pictures are short: a call for each takes longer. */
+ZFI_BODY void zfi_copy_rows_body(zfi_isa isa, char *to, int64_t to_row, const char *from,
+                                 int64_t from_row, int64_t bytes, int64_t rows)
 {
-    const int64_t bytes = n * (to_dtype == ZF_F32 ? 4 : 2);
-    char *y = to;
-    const char *x = from;
-    int64_t i = 0;
-    if (n < 1) return;
-    if (to_dtype != from_dtype) {
-        if (to_dtype == ZF_F32) zfi_widen(isa, to, from_dtype, from, n);
-        else zfi_narrow(isa, to, to_dtype, from, n);
-        return;
+    (void)isa;
+    for (int64_t r = 0; r < rows; r++, to += to_row, from += from_row) {
+        int64_t i = 0;
+        for (; i + 64 <= bytes; i += 64) memcpy(to + i, from + i, 64);
+        if (i < bytes && bytes >= 64) {
+            memcpy(to + bytes - 64, from + bytes - 64, 64);
+        } else if (bytes >= 16) {
+            for (; i + 16 <= bytes; i += 16) memcpy(to + i, from + i, 16);
+            memcpy(to + bytes - 16, from + bytes - 16, 16);
+        } else {
+            for (; i + 2 <= bytes; i += 2) memcpy(to + i, from + i, 2);
+        }
     }
-    for (; i + 32 <= bytes; i += 32) memcpy(y + i, x + i, 32);
-    if (i == bytes) return;
-    if (bytes >= 32) memcpy(y + bytes - 32, x + bytes - 32, 32);
-    else memcpy(y, x, (size_t)bytes);
+}
+ZFI_KERNEL(zfi_copy_rows,
+           (char *to, int64_t to_row, const char *from, int64_t from_row, int64_t bytes,
+            int64_t rows),
+           (to, to_row, from, from_row, bytes, rows))
+
+/* Rows of n elements, so many elements apart; both are of one dtype, or `to` is f32. */
+static void zfi_strips_copy(zfi_isa isa, zf_dtype to_dtype, void *to, int64_t to_row,
+                            zf_dtype from_dtype, const void *from, int64_t from_row, int64_t n,
+                            int64_t rows)
+{
+    const int64_t each = (int64_t)zf_dtype_size(to_dtype);
+    if (n < 1) return;
+    if (to_dtype == from_dtype)
+        zfi_copy_rows(isa, to, to_row * each, from, from_row * each, n * each, rows);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            zfi_widen(isa, (float *)to + r * to_row, from_dtype,
+                      zfi_element(from, from_dtype, r * from_row), n);
 }
 
 /* How strips are cut from planes. A plane is read as if its elements were `gap` apart, with `pad`
@@ -124,23 +141,24 @@ static int64_t zfi_strips_tap(const zfi_strips *s, int64_t tap)
                s->pitch;
 }
 
-/* Elements of a line: element i of a row is element first + i step of it, or with a gap, element
- * (first + i) / gap. Elements low to high of the row are there. */
+/* Rows of a strip, or elements of a row: number i is first + i stride of the plane, or with a gap
+ * (first + i) / gap. Those from low up to high are there; the others are 0. */
 typedef struct zfi_strips_run {
     int64_t first, low, high;
 } zfi_strips_run;
 
-static zfi_strips_run zfi_strips_run_of(const zfi_strips *s, int64_t first)
+/* Those of a phase, of a strip from place `first` on. */
+static zfi_strips_run zfi_strips_run_of(const zfi_strips *s, int axis, int64_t first, int64_t phase)
 {
-    const int64_t step = s->stride[1], n = s->pitch,
-                  low = zfi_min(n, first < 0 ? zfi_div_up(-first, step) : 0);
-    const int64_t last =
-        (s->source[1] - 1) * s->gap[1] - first; /* the last one is at last / step */
-    return (zfi_strips_run){first, low, last < 0 ? low : zfi_max(low, zfi_min(n, last / step + 1))};
+    const int64_t step = s->stride[axis], n = axis ? s->pitch : s->deep,
+                  from = first * step + phase - s->pad[axis],
+                  low = zfi_min(n, from < 0 ? zfi_div_up(-from, step) : 0),
+                  last = (s->source[axis] - 1) * s->gap[axis] - from; /* the last is last / step */
+    return (zfi_strips_run){from, low, last < 0 ? low : zfi_max(low, zfi_min(n, last / step + 1))};
 }
 
-/* Those of a row, whose others are 0. The line is of the plane's dtype; `aside` has room for it and
- * for a row. */
+/* A row whose elements are not neighbours. The line is of the plane's dtype; `aside` has room for it
+ * and for a row. */
 static void zfi_strips_row(const zfi_strips *s, zfi_isa isa, zf_dtype dtype, void *to,
                            const void *line, const zfi_strips_run *run, float *aside)
 {
@@ -148,11 +166,6 @@ static void zfi_strips_row(const zfi_strips *s, zfi_isa isa, zf_dtype dtype, voi
                   low = run->low, high = run->high;
     const float *from = line;
     float *row = to;
-    if (step == 1 && gap == 1) {
-        zfi_strips_copy(isa, dtype, zfi_element_of(to, s->dtype, low), s->dtype,
-                        zfi_element(line, dtype, first + low), high - low);
-        return;
-    }
     if (dtype != ZF_F32) {
         zfi_widen(isa, aside, dtype, line, width);
         from = aside;
@@ -169,26 +182,43 @@ static void zfi_strips_row(const zfi_strips *s, zfi_isa isa, zf_dtype dtype, voi
     if (row != to) zfi_narrow(isa, to, s->dtype, row, high);
 }
 
+/* A phase of rows and columns. */
+static void zfi_strips_phase(const zfi_strips *s, zfi_isa isa, const zf_array *x, int64_t plane,
+                             const zfi_strips_run *rows, const zfi_strips_run *columns, void *to,
+                             float *aside)
+{
+    const int64_t step = s->stride[0], gap = s->gap[0], width = s->source[1];
+    if (gap == 1 && s->gap[1] == 1 && s->stride[1] == 1) {
+        zfi_strips_copy(isa, s->dtype,
+                        zfi_element_of(to, s->dtype, rows->low * s->pitch + columns->low), s->pitch,
+                        x->dtype,
+                        zfi_element(x->data, x->dtype,
+                                    plane + (rows->first + rows->low * step) * width +
+                                        columns->first + columns->low),
+                        step * width, columns->high - columns->low, rows->high - rows->low);
+        return;
+    }
+    for (int64_t r = rows->low; r < rows->high; r++) {
+        const int64_t y = rows->first + r * step;
+        if (y % gap == 0)
+            zfi_strips_row(s, isa, x->dtype, zfi_element_of(to, s->dtype, r * s->pitch),
+                           zfi_element(x->data, x->dtype, plane + y / gap * width), columns, aside);
+    }
+}
+
 /* The strip of a channel whose plane begins with element `plane` of x. */
 static void zfi_strips_fill(const zfi_strips *s, zfi_isa isa, const zf_array *x, int64_t plane,
                             const int64_t first[2], void *to, float *aside)
 {
     memset(to, 0, (size_t)s->channel * zf_dtype_size(s->dtype));
-    for (int64_t j = 0; j < s->phases[1]; j++) {
-        const zfi_strips_run run = zfi_strips_run_of(s, first[1] * s->stride[1] + j - s->pad[1]);
-        for (int64_t i = 0; i < s->phases[0]; i++)
-            for (int64_t r = 0; r < s->deep; r++) {
-                const int64_t y = (first[0] + r) * s->stride[0] + i - s->pad[0], gap = s->gap[0],
-                              row = gap == 1  ? y
-                                    : y % gap ? -1
-                                              : y / gap;
-                if (row >= 0 && row < s->source[0])
-                    zfi_strips_row(
-                        s, isa, x->dtype,
-                        zfi_element_of(to, s->dtype,
-                                       ((i * s->phases[1] + j) * s->deep + r) * s->pitch),
-                        zfi_element(x->data, x->dtype, plane + row * s->source[1]), &run, aside);
-            }
+    for (int64_t i = 0; i < s->phases[0]; i++) {
+        const zfi_strips_run rows = zfi_strips_run_of(s, 0, first[0], i);
+        for (int64_t j = 0; j < s->phases[1]; j++) {
+            const zfi_strips_run columns = zfi_strips_run_of(s, 1, first[1], j);
+            zfi_strips_phase(
+                s, isa, x, plane, &rows, &columns,
+                zfi_element_of(to, s->dtype, (i * s->phases[1] + j) * s->deep * s->pitch), aside);
+        }
     }
 }
 
@@ -202,10 +232,9 @@ static void zfi_strips_spread(const zfi_strips *s, zfi_isa isa, const zf_array *
                               void *to)
 {
     memset(to, 0, (size_t)places * zf_dtype_size(s->dtype));
-    for (int64_t r = 0; r < size[0]; r++)
-        zfi_strips_copy(
-            isa, y->dtype, zfi_element_of(to, s->dtype, r * s->pitch), s->dtype,
-            zfi_element(y->data, y->dtype, plane + (first[0] + r) * s->all[1] + first[1]), size[1]);
+    zfi_strips_copy(isa, s->dtype, to, s->pitch, y->dtype,
+                    zfi_element(y->data, y->dtype, plane + first[0] * s->all[1] + first[1]),
+                    s->all[1], size[1], size[0]);
 }
 
 /* to[i] = the word of two halves. */

@@ -234,6 +234,9 @@ typedef struct zf_cut_desc {
     int32_t parts;    /* ranks along tensor; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
     zf_cut_tokens tokens;
+    /* zf_context, which follows, deals tokens first: `tokens` is of what a rank along context has of
+     * a sequence, in equal sections of each section of zf_context */
+    bool later;
 } zf_cut_desc;
 ZF_API zf_status zf_cut(zf_graph *graph, const zf_cut_desc *desc);
 /* Makes what zf_cut cannot cut as it is of nodes that it can, in so many sections: the head of a
@@ -263,8 +266,8 @@ typedef enum zf_context_kind {
  * is of dimension 1 of inputs. Attention is as `kind` says. Parameters are equal on these ranks,
  * and their gradients are summed over them. Sums over tokens are made of `sections`, a balanced
  * tree, and have the bits of any number of ranks with as many sections. docs/axes.md has an
- * example. Requires: no axis but tensor, of zf_cut with ZF_TOKENS_WHOLE; not zf_zero yet; after
- * zf_autograd and the optimizer, where the step trains. */
+ * example. Requires: no axis but tensor, of zf_cut with ZF_TOKENS_WHOLE or `later`; not zf_zero
+ * yet; after zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_context_desc {
     int32_t parts;    /* ranks along context; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
@@ -976,7 +979,8 @@ typedef struct zf_training {
     zf_context_kind context_kind;
     /* "tensor" or "none": what ranks along tensor have between the layers that they share, a part
      * of the tokens each or all of them (zf_cut_desc.tokens); NULL: a part, where sections divide
-     * the tokens. With context all of those of a rank along it, and "tensor" is an error */
+     * the tokens. With context these are those of each of its sections, and with
+     * ZF_CONTEXT_ZIGZAG "tensor" is an error */
     const char *sequence;
     /* Neighbours along data that share experts (zf_experts): a divisor of zf_zero_desc.world; 0:
      * 1 */

@@ -183,7 +183,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     node.space = (uint8_t)zfi_space_of(g, record, n->args, n->arg_count, n->attributes, n->space);
     node.role = (uint8_t)n->role, node.of = n->of;
     if (record->traits & ZF_OP_LEAF) node.spread = n->spread;
-    node.stage = zfi_stage_of_new(g, n);
+    node.stage = zfi_stage_of_new(g, n), node.layer = g->in_layer;
     if (!node.update) node.task = zfi_task_of_new(g, n);
     node.shown = n->op == ZF_OP_output ? n->args[0] : 0;
     node.scope = g->scope;

@@ -46,6 +46,9 @@ typedef struct zfi_node {
     bool untold;   /* or of which was not known what the values of several parts make */
     bool recompute; /* recomputes another node's value; not counted as work of the model */
     bool dealt;     /* several ranks exchange it before a reader; of one rank too (deal.c) */
+    bool layer;     /* of a layer that ranks along tensor share, which takes whole sequences */
+    bool completes; /* adds what these have of a sum; of one rank it is the sum itself */
+    bool later;     /* zf_context has left what it sums over tokens to those ranks (sequence.c) */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of an operator with NAMED, else NULL */
     const char *scope; /* where it was built; "" at the top */
@@ -360,6 +363,7 @@ struct zf_graph {
     bool in_update;   /* new nodes belong to the update section, which comes last */
     uint8_t in_task;  /* those of the micro section belong to this section of it, or a later one, */
     int16_t in_stage; /* and to this stage, if its rank has those of their operands */
+    bool in_layer;    /* they are of a layer that ranks along tensor share */
     bool trial;       /* a copy for a trial: passes do not verify it */
     uint64_t whole;   /* the hash of all stages' graph, of which this is a rank's part; 0: none */
     int32_t kept;     /* of which stage that part is */
@@ -372,7 +376,8 @@ struct zf_graph {
     uint32_t stages;
     zfi_other_axes axes;         /* of the ranks, besides data */
     int32_t shares;              /* sections of what ranks along tensor share, of each rank; 0: 1 */
-    bool shares_tokens;          /* these sections are of tokens too */
+    bool shares_tokens;          /* these sections are of tokens too, */
+    uint8_t shares_later;        /* 1 + zf_cut_tokens, once zf_context has dealt the tokens; 0: not */
     int32_t schedule, chunks; /* of stages: 1 + zf_pipe_kind, and of each rank; schedule 0: none */
     int32_t zero, world;   /* ZeRO stage and ranks along data; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */

@@ -670,6 +670,20 @@ static bool zfi_is_along(zf_op op, const zf_attribute *attributes)
            (op == ZF_OP_all_to_all && zfi_cut_dim(op, attributes) != zfi_gathered_dim(op, attributes));
 }
 
+/* It is cut at a dimension other than the first, in runs, or into parts with padding. */
+static bool zfi_is_cut_within(const zfi_spread *s)
+{
+    bool within = s->run[0] || s->whole[0];
+    for (int d = 1; d < ZF_MAX_RANK; d++) within |= s->at[d] != 0;
+    return within;
+}
+
+/* The elements of a value, one after the other: what is cut by rows is cut so too. */
+static void zfi_spread_in_order(zfi_spread *out, bool differs)
+{
+    if (differs || out->section[0].of || zfi_is_cut_within(out)) zfi_spread_flatten(out);
+}
+
 /* Over data: what the ranks have of each element along other axes does not change. */
 static void zfi_spread_over_data(zfi_spreading *c)
 {
@@ -756,7 +770,8 @@ static void zfi_spread_collective(zfi_spreading *c)
             zfi_spread_fail(c, "%%%d is cut over %s: a rank has a part of it, and none to send",
                             (int)node->args[0], zfi_axis_names[over]);
     } else zfi_spread_drop(&c->out, axis);
-    if (moves && !dim && c->graph->nodes[node->args[0]].shape.rank > 1) zfi_spread_flatten(&c->out);
+    if (moves && !dim && c->graph->nodes[node->args[0]].shape.rank > 1)
+        zfi_spread_in_order(&c->out, x->differs & axis);
     if (node->op == ZF_OP_reduce_scatter) {
         zfi_spread_dealt(c, over, zfi_goes_zigzag(node->op, node->attributes));
         c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
@@ -817,14 +832,6 @@ static void zfi_spread_part(zfi_spreading *c)
 }
 
 /* ------------------------------------------------------------------------------ leaves, buckets */
-
-/* It is cut at a dimension other than the first, in runs, or into parts with padding. */
-static bool zfi_is_cut_within(const zfi_spread *s)
-{
-    bool within = s->run[0] || s->whole[0];
-    for (int d = 1; d < ZF_MAX_RANK; d++) within |= s->at[d] != 0;
-    return within;
-}
 
 static void zfi_spread_leaf(zfi_spreading *c)
 {

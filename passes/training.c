@@ -45,18 +45,18 @@ static bool zfi_wants_cut(const zf_training *t)
 
 static bool zfi_wants_context(const zf_training *t);
 
-/* What ranks along tensor have between the layers that they share. Of sequences that ranks along
- * context share they have the same tokens. */
+/* What ranks along tensor have between the layers that they share. */
 static zf_cut_tokens zfi_tensor_tokens(const zf_training *t)
 {
-    if (!t->sequence) return zfi_wants_context(t) ? ZF_TOKENS_WHOLE : ZF_TOKENS_FIT;
+    if (!t->sequence) return ZF_TOKENS_FIT;
     return strcmp(t->sequence, "none") ? ZF_TOKENS_CUT : ZF_TOKENS_WHOLE;
 }
 
 static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
 {
     const zf_cut_desc d = {
-        .parts = t->tensor, .sections = zfi_tensor_sections(t), .tokens = zfi_tensor_tokens(t)};
+        .parts = t->tensor, .sections = zfi_tensor_sections(t), .tokens = zfi_tensor_tokens(t),
+        .later = zfi_wants_context(t)};
     return zfi_cut_layers(g, &d, t->zero.store);
 }
 
@@ -492,10 +492,6 @@ static zf_status zfi_check_sequence(zf_graph *g, const zf_training *t)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: sequence says what ranks along tensor have: it must be left out "
                         "without tensor and sections.tensor");
-    if (zfi_wants_context(t) && zfi_tensor_tokens(t) == ZF_TOKENS_CUT)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: ranks along context have parts of the tokens: sequence must be "
-                        "\"none\", or left out, with context and sections.context");
     return ZF_OK;
 }
 

@@ -100,6 +100,12 @@ static size_t part(size_t bytes, int n) { return bytes * (size_t)(n - 1) / (size
 /* x, the value between layers, of a rank's tokens. */
 static size_t between(const layout *l) { return 4u * BATCH * TOKENS / (size_t)l->context * WIDTH; }
 
+/* Ranks along tensor have parts of the tokens between layers: of two or more. */
+static bool deals(const layout *l)
+{
+    return l->tensor > 1 && TOKENS / l->context > l->tensor;
+}
+
 /* Where ranks along tensor have all tokens between layers: a layer sums its two results, and the
  * gradients of its two inputs; the first stage rows of words, and the last one the gradient of its
  * input and four numbers of each row and section of the vocabulary. */
@@ -123,8 +129,8 @@ static size_t along_tensor(const layout *l, int stage)
     const int t = l->tensor;
     const size_t x = between(l), rows = BATCH * TOKENS / (size_t)l->context, h = WIDTH;
     size_t bytes = (size_t)(l->layers / l->pipe) * (10 * part(x, t) + 2 * part(4 * 6 * h, t));
-    if (l->context > 1) return t > 1 ? MICRO * along_tensor_whole(l, stage) : 0;
-    if (stage == 0) bytes += 2 * part(x, t) + part(4 * TOKENS * h, t);
+    if (t > 1 && !deals(l)) return MICRO * along_tensor_whole(l, stage);
+    if (stage == 0) bytes += 2 * part(x, t) + part(4 * TOKENS / (size_t)l->context * h, t);
     if (stage == l->pipe - 1)
         bytes += 3 * part(x, t) + 3 * part(4 * rows * (size_t)t * 4, t) + 2 * part(4 * 2 * h, t) +
                  2 * (size_t)(t - 1) * 4;
@@ -136,7 +142,7 @@ static size_t along_tensor(const layout *l, int stage)
  * gradient; from the last stage to each other one the loss. */
 static size_t along_pipe(const layout *l, int stage)
 {
-    const size_t x = between(l) / (size_t)(l->context > 1 ? 1 : l->tensor),
+    const size_t x = between(l) / (size_t)(deals(l) ? l->tensor : 1),
                  words = 4u * WORDS * WIDTH / (size_t)l->tensor;
     const bool first = stage == 0, last = stage == l->pipe - 1;
     if (l->pipe == 1) return 0;
@@ -201,7 +207,7 @@ static void run_layout(test *t, const layout *l)
 TEST_ONCE(axes_of_a_model_send_what_is_planned)
 {
     static const layout layouts[] = {{3, 1, 4, 3}, {1, 1, 4, 2}, {3, 1, 1, 3}, {1, 2, 1, 2},
-                                     {3, 2, 4, 12}};
+                                     {1, 2, 2, 2}, {3, 2, 4, 12}};
     for (size_t k = 0; k < sizeof layouts / sizeof layouts[0] && !t->failed; k++)
         run_layout(t, &layouts[k]);
 }

@@ -102,8 +102,8 @@ TEST(context_cuts_are_checked)
                                    "tokens nor by heads: heads and key-value heads must be multiples "
                                    "of that"},
         {TRAINS "cut sections=2 tokens=cut; context parts=2",
-         "zf_context: ranks along tensor have parts of the tokens already: zf_cut with tokens=whole "
-         "leaves them whole"},
+         "zf_context: ranks along tensor have parts of the tokens already: zf_cut with `later` deals "
+         "them after those along context"},
         {TRAINS "context parts=2; context parts=2", "zf_context: the ranks have other axes than tensor already"},
     };
     char text[TEXT];
@@ -144,8 +144,6 @@ TEST(context_cuts_are_checked)
 TEST(context_goes_with_what_it_can)
 {
     static const char *const errors[] = {
-        "zf_passes: ranks along context have parts of the tokens: sequence must be \"none\", or left "
-        "out, with context and sections.context",
         "zf_passes: context_kind is of ranks that share sequences: it must be left out without context "
         "and sections.context",
         "zf_passes: fit plans ranks that have all layers whole; it must be left out with tensor, "
@@ -154,16 +152,15 @@ TEST(context_goes_with_what_it_can)
         "left out with expert and sections.expert"};
     char text[TEXT];
     write_model(text, "f32");
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 3; k++) {
         zf_error error = {ZF_OK, ""};
         zf_graph *g = team_parsed(t, text, &error);
         zf_training how = {.context = 2};
         NEED(t, g, &error);
         how.loss = zf_graph_find(g, "loss");
-        if (k == 0) how.tensor = 2, how.sequence = "tensor";
-        if (k == 1) how.context = 1, how.context_kind = ZF_CONTEXT_GATHER;
-        if (k == 2) how.fit.device = 1 << 30;
-        if (k == 3) how.expert = 2;
+        if (k == 0) how.context = 1, how.context_kind = ZF_CONTEXT_GATHER;
+        if (k == 1) how.fit.device = 1 << 30;
+        if (k == 2) how.expert = 2;
         CHECK(t, zf_passes(g, &how) != ZF_OK);
         CHECK_TEXT(t, zf_graph_error(g), errors[k]);
         zf_graph_free(g);

@@ -179,8 +179,8 @@ has 2 layers; each chunk has one or more" refused --seq 32 --ranks 2 --pipe 2 --
     --pipe-schedule interleaved
 check 'sections that context does not divide' fails 2 "gpt: pretrain: --sections context=S: S must be \
 a multiple of --context; $list" refused --ranks 2 --context 2 --sections context=3
-check 'sequences and parts of tokens' fails 2 "gpt: pretrain: --sequence tensor excludes --context, which deals the \
-tokens: leave it out; $list" refused --ranks 4 --context 2 --tensor 2 --sequence tensor
+check 'halves and parts of tokens' fails 2 "gpt: pretrain: --sequence tensor excludes --context-kind zigzag, which deals \
+halves: leave it out; $list" refused --ranks 4 --context 2 --context-kind zigzag --tensor 2 --sequence tensor
 check 'a form of attention of whole sequences' fails 2 "gpt: pretrain: --context-kind is for ranks that share \
 sequences: --context C, or --sections context=S; $list" refused --context-kind gather
 check 'ranks that context does not divide' fails 1 'gpt: --context 3 does not divide the 4 ranks' \

@@ -349,6 +349,50 @@ TEST_ONCE(gather_models)
     }
 }
 
+/* Ranks along context and tensor each have a part of the tokens between layers. */
+static void check_both(test *t, kind of, int32_t context, int32_t slices, int32_t tensor)
+{
+    char *text = model_text(of, BATCH);
+    const layout l = {.tensor = tensor, .sections = 2, .data = 1, .context = context, .slices = slices};
+    test_defer(t, free, text);
+    how.sequence = "tensor";
+    check_layout(t, text, &l, 20 * (tensor - 1));
+}
+
+TEST_ONCE(tokens_over_context_and_tensor)
+{
+    how = (zf_training){.clip = 1};
+    check_both(t, LLAMA, 2, 2, 2);
+    how.precision.dtype = ZF_BF16;
+    check_both(t, LLAMA_TIED, 1, 2, 2);
+}
+
+TEST_ONCE(tokens_over_context_and_tensor_of_gathers)
+{
+    how = (zf_training){.context_kind = ZF_CONTEXT_GATHER};
+    check_both(t, BERT, 2, 2, 2);
+    how = (zf_training){.context_kind = ZF_CONTEXT_RING, .precision.dtype = ZF_BF16};
+    check_both(t, GPT, 2, 2, 1);
+}
+
+/* Gradients of norms of heads are sums over tokens and heads. */
+TEST_ONCE(tokens_over_context_and_tensor_of_norms)
+{
+    how = (zf_training){.optimizer = ZF_LAMB};
+    heads_of_keys = 4;
+    check_both(t, QWEN, 1, 2, 2);
+    heads_of_keys = 2;
+}
+
+/* Masks are those of the element in the whole sequence. */
+TEST_ONCE(tokens_over_context_and_tensor_drop)
+{
+    dropout = 0.2;
+    how = (zf_training){.loss = ZF_NONE};
+    check_both(t, BERT, 2, 2, 2);
+    dropout = 0;
+}
+
 /* Dropout of embeddings, norms, attention and residuals is one rank's, element for element. */
 TEST_ONCE(context_drops_in_models)
 {
@@ -1355,6 +1399,16 @@ TEST_ONCE(tensor_refusals)
     check_refused(t, text,
                   "zf_cut: sequences of 8 tokens, dimension 1 of the first input that has one, are "
                   "not cut into 8 sections of 2 tokens or more: tokens=whole leaves them whole");
+    how = (zf_training){.tensor = 2, .context = 4, .sequence = "tensor"};
+    check_refused(t, text,
+                  "zf_cut: sequences of 8 tokens, dimension 1 of the first input that has one, each "
+                  "of 4 sections along context, are not cut into 2 sections of 2 tokens or more: "
+                  "tokens=whole leaves them whole");
+    how = (zf_training){.tensor = 2, .context = 2, .sequence = "tensor",
+                        .context_kind = ZF_CONTEXT_ZIGZAG};
+    check_refused(t, text,
+                  "zf_context: kind=zigzag gives a rank two halves of its tokens, which ranks along "
+                  "tensor do not share: zf_cut with tokens=whole leaves them whole");
     while (strlen(without) < 1100) strcat(without, "chain,");
     how = (zf_training){.tensor = 2, .fuse.without = without};
     check_refused(t, text, "zf_fuse: without is too long");

@@ -61,6 +61,22 @@ TEST_ONCE(token_plans_of_activations)
     CHECK(t, (double)more.most[ZF_ACTIVATIONS] > 0.58 * of_one);
 }
 
+/* Of two ranks along context and two along tensor each has a quarter of the tokens between layers:
+ * 0.52 of what two ranks along context have at most. */
+TEST_ONCE(token_plans_of_activations_over_context)
+{
+    zf_plan two, four, more;
+    double of_two;
+    layers = 8, tokens = 128, hidden = 128, words = 512;
+    plan_of(t, (zf_training){.context = 2}, &two);
+    plan_of(t, (zf_training){.context = 2, .tensor = 2}, &four);
+    plan_of(t, (zf_training){.context = 2, .tensor = 2, .sequence = "none"}, &more);
+    if (t->failed) return;
+    of_two = (double)(two.most[ZF_ACTIVATIONS] + two.most[ZF_COMMUNICATION]);
+    CHECK(t, (double)(four.most[ZF_ACTIVATIONS] + four.most[ZF_COMMUNICATION]) <= 0.52 * of_two);
+    CHECK(t, (double)more.most[ZF_ACTIVATIONS] > 0.58 * (double)two.most[ZF_ACTIVATIONS]);
+}
+
 /* Of 12 layers over four ranks, with x elements of hidden values: a layer gathers its two inputs
  * and scatters its two sums, in the forward pass; the backward pass gathers gradients of both
  * results and both inputs again, and scatters two sums. Values are gathered in 16 bits, and addends

@@ -209,7 +209,8 @@ static void run_cut(call *c)
 {
     static const char *const tokens[] = {"fit", "cut", "whole"};
     zf_cut_desc d = {.parts = (int32_t)take_number(c, "parts"),
-                     .sections = (int32_t)take_number(c, "sections")};
+                     .sections = (int32_t)take_number(c, "sections"),
+                     .later = take_flag(c, "later")};
     const char *const given = take_value(c, "tokens");
     for (int k = 0; given && k < 3; k++)
         if (!strcmp(given, tokens[k])) d.tokens = (zf_cut_tokens)k;
@@ -415,7 +416,7 @@ static const pass passes[] = {
      run_precision},
     {"fuse", "", "merge nodes into fused ones; near misses are printed as comments", run_fuse},
     {"divide", "[sections=N]", "the head of a loss is in sections, which cut shares", run_divide},
-    {"cut", "[parts=N] [sections=N] [tokens=fit|cut|whole]",
+    {"cut", "[parts=N] [sections=N] [tokens=fit|cut|whole] [later]",
      "ranks along tensor share layers: heads, and pairs of products",
      run_cut},
     {"context", "[parts=N] [sections=N] [kind=ulysses|gather|zigzag|ring]",

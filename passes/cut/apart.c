@@ -85,6 +85,7 @@ static void zfi_set_apart(zf_graph *g)
         const int32_t id = order[i], at = zfi_packed_at(&g->nodes[id]),
                       packed = at < 0 ? 0 : g->nodes[id].args[at];
         g->in_update = g->nodes[id].update, g->scope = g->nodes[id].scope;
+        g->in_layer = g->nodes[id].layer;
         changed[id] = packed != 0;
         if (packed && zfi_split_packed(g, id, packed, thirds[packed])) {
             const int32_t made = zfi_unpacked(g, id, at, thirds[packed]);
@@ -170,7 +171,7 @@ static void zfi_put_apart_grads(zf_graph *g, int32_t id, zfi_grads_apart *at)
 {
     zfi_node *node = &g->nodes[id];
     const int32_t arg = node->arg_count ? node->args[0] : 0;
-    g->in_update = node->update, g->scope = node->scope;
+    g->in_update = node->update, g->scope = node->scope, g->in_layer = node->layer;
     if (node->op == ZF_OP_slice && at[arg].made) {
         at[id].of = arg, at[id].third = zfi_third_of_slice(g, node);
         return;

@@ -59,9 +59,10 @@ static void zfi_context_cut(zfi_dealing *c, int32_t id)
 {
     zf_graph *g = c->graph;
     const zf_dtype dtype = g->nodes[id].dtype;
-    const int32_t pieces = zfi_context_sums(c, id) ? c->d.sections / c->d.parts
-                           : c->at[id].first >= 0  ? zfi_runs_of_part(c)
-                                                   : 1;
+    const bool sums = zfi_context_sums(c, id), later = sums && !c->between && c->at[id].later;
+    const int32_t pieces = sums && !later         ? c->d.sections / c->d.parts
+                           : c->at[id].first >= 0 ? zfi_runs_of_part(c)
+                                                  : 1;
     int32_t *made = zfi_calloc(&g->memory, (size_t)pieces, sizeof *made);
     if (!made) return;
     c->at[id].pieces = pieces, c->at[id].piece = (int32_t)zfi_len(c->pieces);
@@ -71,6 +72,7 @@ static void zfi_context_cut(zfi_dealing *c, int32_t id)
     }
     zfi_context_join(c, id, made, pieces, dtype);
     if (pieces > 1) zfi_replace(g, id, c->at[id].id);
+    else g->nodes[id].later = later;
     zfi_free(&g->memory, made, (size_t)pieces * sizeof *made);
 }
 
@@ -113,6 +115,16 @@ static void zfi_context_form(zfi_dealing *c, int32_t id, int32_t arg)
     if (arg) zfi_append(g, &n);
 }
 
+/* A reshape of a value that is cut; in the backward pass not of a reshape in the forward pass, but of
+ * what that reshapes. */
+static void zfi_context_reshape(zfi_dealing *c, int32_t id)
+{
+    const zfi_tokens *y = &c->at[id];
+    int32_t of = y->of;
+    while (c->back && c->forward[of] && c->at[of].of) of = c->at[of].of;
+    zfi_context_form(c, id, zfi_deal(c, of, y->cut == y->dim ? c->at[of].dim : c->at[of].cut));
+}
+
 /* The node as it was, of whole operands. */
 static void zfi_context_keep(zfi_dealing *c, int32_t id)
 {
@@ -147,8 +159,9 @@ static void zfi_context_node(zfi_dealing *c, int32_t id)
 {
     zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
+    const bool completes = node->completes;
     zfi_tokens *y = &c->at[id];
-    g->in_update = node->update, g->scope = node->scope;
+    g->in_update = node->update, g->scope = node->scope, g->in_layer = node->layer;
     if (zfi_has(g, id, ZF_OP_LEAF)) y->cut = ZFI_UNDEALT;
     c->back = c->forward && !c->forward[id];
     if (node->op == ZF_OP_none) return; /* with what saved it */
@@ -159,11 +172,9 @@ static void zfi_context_node(zfi_dealing *c, int32_t id)
     else if (y->flat) zfi_context_form(c, id, node->args[0]);
     else if (node->op == ZF_OP_reshape && !y->of && y->cut >= 0)
         zfi_context_form(c, id, node->args[0]);
-    else if (y->of && y->cut >= 0)
-        zfi_context_form(c, id,
-                         zfi_deal(c, y->of,
-                                  y->cut == y->dim ? c->at[y->of].dim : c->at[y->of].cut));
+    else if (y->of && y->cut >= 0) zfi_context_reshape(c, id);
     else zfi_context_keep(c, id);
+    g->nodes[id].completes = completes;
 }
 
 /* What the update section, of which order[i] is the first node, reads of the micro section: whole, and
@@ -221,7 +232,7 @@ static void zfi_context_run(zfi_dealing *c)
         c->at[id].dim = -1, c->at[id].cut = ZFI_UNDEALT, c->at[id].shaped = c->at[id].first = -1;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status; i++) zfi_tokens_see(c, order[i]);
     if (g->error.status || g->memory.failed) return;
-    if (c->d.parts > 1 && !c->layer) zfi_add_context_axis(g, c->d.parts);
+    if (c->d.parts > 1 && !c->between) zfi_add_context_axis(g, c->d.parts);
     if (c->d.parts > 1 && zfi_deals_zigzag(c)) g->axes.zigzag = true;
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
@@ -231,6 +242,20 @@ static void zfi_context_run(zfi_dealing *c)
         if (zfi_context_is_loss(g, order[i])) zfi_context_forget(c);
     }
     zfi_array_free(&g->memory, order);
+    g->in_layer = false;
+}
+
+/* Whether a sequence, or each of `pieces` of it, makes equal sections of several tokens that ranks
+ * along tensor share; 0, with an error if `tokens` asks for that: it does not. */
+static int32_t zfi_sequence_sections(zf_graph *g, int64_t sequence, int32_t pieces,
+                                     zf_cut_tokens tokens)
+{
+    const int32_t ranks = zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_TENSOR),
+                  sections = g->shares * (ranks ? ranks : 1);
+    const int64_t each = sequence / pieces;
+    if (each > sections && each % sections == 0) return sections;
+    if (tokens != ZF_TOKENS_FIT) zfi_refuse_tokens(g, sequence, pieces, sections);
+    return 0;
 }
 
 /* The tokens of a sequence: dimension 1 of the first input that has one. */
@@ -242,6 +267,8 @@ static int64_t zfi_context_tokens(const zf_graph *g)
     }
     return 0;
 }
+
+static void zfi_sequence(zf_graph *g, int32_t pieces, bool dealt);
 
 #define ZFI_CONTEXT_KINDS "ulysses|gather|zigzag|ring"
 
@@ -269,13 +296,29 @@ static zf_status zfi_check_context(zfi_dealing *c)
     if (g->shares_tokens)
         return zfi_fail(&g->error, ZF_ERR_STAGE,
                         "zf_context: ranks along tensor have parts of the tokens already: zf_cut with "
-                        "tokens=whole leaves them whole");
+                        "`later` deals them after those along context");
     if (c->sequence % c->d.sections || c->sequence / c->d.sections < 2)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_context: sequences of %lld tokens do not make %d sections of 2 tokens "
                         "or more",
                         (long long)c->sequence, (int)c->d.sections);
     return ZF_OK;
+}
+
+/* Notes whether ranks along tensor share tokens later, of the sections that are made here. Two halves
+ * of a sequence are no run of them. */
+static void zfi_context_shares(zfi_dealing *c)
+{
+    zf_graph *g = c->graph;
+    const zf_cut_tokens tokens = (zf_cut_tokens)(g->shares_later - 1);
+    if (!g->shares_later) return;
+    g->shares_later = 0;
+    if (!zfi_deals_zigzag(c))
+        c->shares = zfi_sequence_sections(g, c->sequence, c->d.sections, tokens);
+    else if (tokens == ZF_TOKENS_CUT)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_context: kind=zigzag gives a rank two halves of its tokens, which ranks along "
+                 "tensor do not share: zf_cut with tokens=whole leaves them whole");
 }
 
 ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
@@ -290,6 +333,8 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     if (zfi_check_dense(g, "zf_context", "ranks along context sum whole gradients"))
         return g->error.status;
     if (zfi_check_context(&c)) return g->error.status;
+    zfi_context_shares(&c);
+    if (g->error.status) return g->error.status;
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     zfi_set_apart(g);
@@ -302,6 +347,8 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     zfi_free(&g->memory, c.at, (size_t)c.count * sizeof *c.at);
     zfi_array_free(&g->memory, c.wants);
     zfi_array_free(&g->memory, c.pieces);
+    if (c.shares && !g->error.status && !g->memory.failed)
+        zfi_sequence(g, c.d.sections / c.d.parts, true);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);

@@ -33,7 +33,10 @@ static void zfi_parallel_run(zfi_parallel *c)
     if (!g->error.status && !c->store && !zfi_parallel_cuts_some(c)) zfi_parallel_none(c);
     if (!g->error.status) zfi_parallel_units(c);
     if (!g->error.status) zfi_parallel_rewrite(c);
-    if (!g->error.status && c->d.tokens != ZF_TOKENS_WHOLE) zfi_sequence(c);
+    if (g->error.status || g->memory.failed || c->d.tokens == ZF_TOKENS_WHOLE) return;
+    zfi_sequence_note(c);
+    if (c->d.later) g->shares_later = (uint8_t)(1 + c->d.tokens);
+    else if (zfi_sequence_sections(g, zfi_context_tokens(g), 1, c->d.tokens)) zfi_sequence(g, 1, false);
 }
 
 static const zf_option zfi_sections_options[] = {
@@ -46,6 +49,7 @@ static const zf_option zfi_cut_options[] = {
     ZF_OPTION(zf_cut_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_cut_desc, COUNT, sections, 0, "[0,1048576]", .flag = ""),
     ZF_OPTION(zf_cut_desc, CHOICE, tokens, 0, "fit|cut|whole", .flag = ""),
+    ZF_OPTION(zf_cut_desc, FLAG, later, 0, NULL, .flag = ""),
     {.name = NULL}};
 
 /* zf_cut; `store`: parameters that it has are cut as there; NULL: none. */

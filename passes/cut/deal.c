@@ -247,7 +247,8 @@ static void zfi_context_join(zfi_dealing *c, int32_t id, int32_t *pieces, int32_
     if (c->graph->error.status || c->graph->memory.failed) return;
     if (y->sums)
         y->id = zfi_sum_sections(c, id, pieces, count,
-                                 y->wide && !y->narrow && !c->layer ? ZF_F32 : dtype);
+                                 y->wide && !y->narrow && (!c->between || y->later) ? ZF_F32
+                                                                                   : dtype);
     else if (count > 1 && y->cut >= 0) y->id = zfi_beside(c, id, pieces, count);
     else y->id = pieces[0];
 }

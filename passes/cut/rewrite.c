@@ -312,7 +312,9 @@ static int32_t zfi_parallel_pieces(zfi_parallel *c, int32_t id, int32_t l, int32
     if (!zfi_cut_of(g, &g->nodes[id], &cuts)) return 0;
     pieces = zfi_calloc(&g->memory, (size_t)count, sizeof *pieces);
     if (!pieces) return 0;
+    g->in_layer = true;
     for (int32_t j = 0; j < count; j++) pieces[j] = zfi_parallel_piece(g, id, &cuts, l, j, count);
+    g->in_layer = false;
     if (!g->error.status && !g->memory.failed) x = zfi_add_by_tree(g, pieces, count);
     zfi_free(&g->memory, pieces, (size_t)count * sizeof *pieces);
     return x;

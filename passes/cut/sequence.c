@@ -40,15 +40,21 @@ static bool zfi_sequence_completes(const zfi_parallel *p, int32_t id)
            !g->records[g->nodes[node->args[0]].op]->copies;
 }
 
-/* Marks the nodes of layers, and what completes sums. */
-static void zfi_sequence_mark(zfi_parallel *p, zfi_dealing *c)
+/* Notes which nodes are of layers, and what completes sums. */
+static void zfi_sequence_note(zfi_parallel *p)
 {
-    const zf_graph *g = p->graph;
+    zf_graph *g = p->graph;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const int32_t id = g->order[i];
-        c->layer[id] = id < p->count && zfi_is_of_layer(p, id);
-        c->sum[id] = zfi_sequence_completes(p, id);
+        g->nodes[id].layer |= id < p->count && zfi_is_of_layer(p, id);
+        g->nodes[id].completes = zfi_sequence_completes(p, id);
     }
+}
+
+/* Marks what the loss depends on. */
+static void zfi_sequence_mark(zfi_dealing *c)
+{
+    const zf_graph *g = c->graph;
     for (int32_t i = zfi_len(g->order); zfi_down(i);) {
         const zfi_node *node = &g->nodes[g->order[i]];
         bool *forward = &c->forward[g->order[i]];
@@ -56,19 +62,6 @@ static void zfi_sequence_mark(zfi_parallel *p, zfi_dealing *c)
         for (int32_t k = 0; k < node->arg_count && *forward; k++)
             c->forward[node->args[k]] = true;
     }
-}
-
-/* The tokens of a sequence are equal parts of several elements. */
-static bool zfi_sequence_fits(zfi_parallel *p, int64_t tokens)
-{
-    const int32_t sections = p->d.sections;
-    const bool fits = tokens > sections && tokens % sections == 0;
-    if (!fits && p->d.tokens == ZF_TOKENS_CUT)
-        zfi_fail(&p->graph->error, ZF_ERR_ARGUMENT,
-                 "zf_cut: sequences of %lld tokens, dimension 1 of the first input that has one, are "
-                 "not cut into %d sections of 2 tokens or more: tokens=whole leaves them whole",
-                 (long long)tokens, (int)sections);
-    return fits;
 }
 
 /* Removes reshapes that nothing reads any more. */
@@ -88,24 +81,24 @@ static void zfi_sequence_drop(zf_graph *g)
     zfi_free(&g->memory, uses, count * sizeof *uses);
 }
 
-static void zfi_sequence(zfi_parallel *p)
+/* Deals the tokens that ranks have between layers. `dealt`: zf_context has dealt them to ranks along
+ * context, which have `pieces` sections, of each of which several are made here. */
+static void zfi_sequence(zf_graph *g, int32_t pieces, bool dealt)
 {
-    zf_graph *g = p->graph;
-    zfi_dealing c = {.graph = g, .over = ZF_OVER_TENSOR, .sequence = zfi_context_tokens(g)};
-    bool *room;
-    c.d = (zf_context_desc){.parts = p->d.parts, .sections = p->d.sections};
+    const int32_t ranks = zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_TENSOR), parts = ranks ? ranks : 1;
+    zfi_dealing c = {.graph = g, .over = ZF_OVER_TENSOR, .between = true, .shares = dealt,
+                     .sequence = zfi_context_tokens(g)};
+    c.d = (zf_context_desc){.parts = parts, .sections = g->shares * parts * pieces};
     c.count = zfi_len(g->nodes);
-    if (!zfi_sequence_fits(p, c.sequence)) return;
     g->shares_tokens = true;
     c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);
-    room = zfi_calloc(&g->memory, 3 * (size_t)c.count, sizeof *room);
-    if (c.at && room) {
-        c.layer = room, c.sum = room + c.count, c.forward = room + 2 * c.count;
-        zfi_sequence_mark(p, &c);
+    c.forward = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.forward);
+    if (c.at && c.forward) {
+        zfi_sequence_mark(&c);
         zfi_context_run(&c);
         if (!g->memory.failed) zfi_sequence_drop(g);
     }
-    zfi_free(&g->memory, room, 3 * (size_t)c.count * sizeof *room);
+    zfi_free(&g->memory, c.forward, (size_t)c.count * sizeof *c.forward);
     zfi_free(&g->memory, c.at, (size_t)c.count * sizeof *c.at);
     zfi_array_free(&g->memory, c.wants);
     zfi_array_free(&g->memory, c.pieces);

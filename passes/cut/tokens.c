@@ -27,6 +27,7 @@ typedef struct zfi_tokens {
     bool bare;        /* it is a product that sums over tokens, which becomes one with sections */
     bool light;       /* it is made of inputs alone: each rank has all of it */
     bool completes;   /* it adds what ranks have of a sum, and gives each its tokens */
+    bool later;       /* sections of its sum are made between layers of ranks along tensor */
     int32_t wants;    /* where c->wants has the dimensions of its operands, as `cut` */
     uint32_t divided; /* attributes that are those of a part */
     int32_t shaped;   /* the attribute that is the shape of its result; -1 */
@@ -49,10 +50,10 @@ typedef struct zfi_dealing {
     zf_context_desc d;
     int32_t over;     /* the axis */
     int64_t sequence; /* its tokens */
-    /* Between layers that ranks along tensor share; else NULL. By node: it is of such a layer,
-     * which takes whole sequences; its value is complete once ranks have added it; the loss depends
-     * on it */
-    bool *layer, *sum, *forward;
+    bool between;  /* layers that ranks along tensor share; or, of zf_context: */
+    int32_t shares; /* sections of tokens there, of each of its own, that are dealt later; 0.
+                     * Between layers: zf_context has dealt tokens before */
+    bool *forward;        /* by node: the loss depends on it; NULL: where `between` is not set */
     bool back; /* what is dealt now is for the backward pass */
     zfi_nearby near; /* and is seen by queries so far */
     bool rows; /* rows that are counted are cut, each with its number */
@@ -71,6 +72,15 @@ static int32_t zfi_runs_of_part(const zfi_dealing *c)
     return zfi_deals_zigzag(c) && c->d.parts > 1 ? 2 : 1;
 }
 
+/* The node is a product that may sum in sections: in one section now, perhaps since zf_context has
+ * left it so. */
+static bool zfi_may_be_bare(const zfi_dealing *c, const zfi_node *node)
+{
+    const zf_attribute *sections = zfi_attribute_of(c->graph, node, "sections");
+    return node->arg_count <= 2 && (zfi_may_have_sections(c->graph, node) ||
+                                    (c->between && node->later && sections));
+}
+
 /* The cuts of a node; `bare`: those of a product that sums in sections, with nothing after it. */
 static bool zfi_tokens_cuts(const zfi_dealing *c, int32_t id, bool bare, zfi_cuts *cuts)
 {
@@ -79,7 +89,7 @@ static bool zfi_tokens_cuts(const zfi_dealing *c, int32_t id, bool bare, zfi_cut
     zf_attribute *of = zfi_attribute_in(record, node.attributes, "of");
     if (of && !of->i && c->rows) of->i = c->sequence; /* as it becomes */
     if (!bare) return zfi_cut_of(c->graph, &node, cuts);
-    if (!zfi_may_have_sections(c->graph, &node) || node.arg_count > 2) return false;
+    if (!zfi_may_be_bare(c, &node)) return false;
     zfi_attribute_in(record, node.attributes, "sections")->i = c->d.sections;
     zfi_attribute_in(record, node.attributes, "wide")->i = 1;
     return zfi_cut_of(c->graph, &node, cuts);
@@ -267,6 +277,17 @@ static bool zfi_sum_is_larger(const zfi_dealing *c, int32_t id, const zfi_cuts *
     return false;
 }
 
+/* The node adds up over the letter of tokens all that a rank has: zf_context has made the sections,
+ * or the sum is larger than what it reads. */
+static bool zfi_sums_whole(const zfi_dealing *c, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    bool sums = false;
+    if (!c->shares) return zfi_sum_is_larger(c, id, cuts, l);
+    for (int32_t v = ZFI_CUT_RESULT; v < ZFI_CUT_VALUES; v++)
+        sums |= zfi_parallel_value(c->graph, id, v) && zfi_cut_sums(cuts, l, v);
+    return sums && !c->graph->nodes[id].later;
+}
+
 /* ---------------------------------------------------------------------------------- each node */
 
 /* The letter of counted rows, where there are too few heads: of a rotation. */
@@ -286,16 +307,16 @@ static int32_t zfi_tokens_choose(zfi_dealing *c, int32_t id, zfi_cuts *cuts)
 {
     const zfi_node *node = &c->graph->nodes[id];
     const bool plain = zfi_tokens_cuts(c, id, false, cuts);
-    int32_t l = plain && !c->layer ? zfi_letter_of_all(c, node, cuts) : -1;
+    int32_t l = plain && !c->between ? zfi_letter_of_all(c, node, cuts) : -1;
     if (l >= 0) return l;
     l = plain ? zfi_letter_of_tokens(c, node, cuts) : -1;
     if (l < 0 && zfi_tokens_cuts(c, id, true, cuts)) {
         l = zfi_letter_of_tokens(c, node, cuts);
         c->at[id].bare = l >= 0;
     }
-    if (l >= 0 && c->layer && zfi_sum_is_larger(c, id, cuts, l)) l = -1, c->at[id].bare = false;
+    if (l >= 0 && c->between && zfi_sums_whole(c, id, cuts, l)) l = -1, c->at[id].bare = false;
     if (l >= 0) zfi_tokens_give(c, node, cuts, l);
-    if (l >= 0 || c->layer) return l;
+    if (l >= 0 || c->between) return l;
     if (!zfi_tokens_cuts(c, id, false, cuts)) return -1;
     if (c->rows) return zfi_letter_of_rows(c, node, cuts);
     l = zfi_letter_of_heads(c, node, cuts);
@@ -320,7 +341,7 @@ static bool zfi_is_on_tokens(const zfi_dealing *c, int32_t id)
     const zfi_node *node = &c->graph->nodes[id];
     bool cut = false, input = false, other = false;
     double value;
-    if (c->layer && c->layer[id]) return false;
+    if (c->between && node->layer) return false;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_tokens *x = &c->at[node->args[k]];
         cut |= x->cut != ZFI_UNDEALT, input |= x->light && x->dim >= 0;
@@ -406,6 +427,17 @@ static void zfi_tokens_refuse_blocks(zfi_dealing *c, int32_t id)
                  c->graph->records[c->graph->nodes[id].op]->name, (int)id);
 }
 
+/* A sequence, or each of `pieces` of it, does not make sections of several tokens. */
+static void zfi_refuse_tokens(zf_graph *g, int64_t sequence, int32_t pieces, int32_t sections)
+{
+    char of[60] = "";
+    if (pieces > 1) snprintf(of, sizeof of, " each of %d sections along context,", (int)pieces);
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+             "zf_cut: sequences of %lld tokens, dimension 1 of the first input that has one,%s are "
+             "not cut into %d sections of 2 tokens or more: tokens=whole leaves them whole",
+             (long long)sequence, of, (int)sections);
+}
+
 static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];
@@ -413,14 +445,20 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
     zfi_cuts cuts;
     int32_t l;
     if (node->update || zfi_has(c->graph, id, ZF_OP_EFFECT)) return;
-    if (!zfi_is_on_tokens(c, id)) {
-        if (c->layer) zfi_tokens_whole(c, id);
+    const bool on = zfi_is_on_tokens(c, id);
+    if (!on && !c->between) return;
+    l = on ? zfi_tokens_choose(c, id, &cuts) : -1;
+    if (l < 0 && c->between) {
+        zfi_tokens_whole(c, id);
+        if (node->later) zfi_refuse_tokens(c->graph, c->sequence, 1, c->d.sections);
         return;
     }
-    l = zfi_tokens_choose(c, id, &cuts);
-    if (l < 0 && c->layer) zfi_tokens_whole(c, id);
-    if (l < 0 && !c->layer) zfi_tokens_refuse(c, id);
-    if (l >= 0) zfi_tokens_refuse_blocks(c, id);
+    if (l < 0) zfi_tokens_refuse(c, id);
+    else zfi_tokens_refuse_blocks(c, id);
+    y->later = c->between ? node->later
+                          : c->shares && !node->layer &&
+                                l == zfi_letter_of_tokens(c, node, &cuts) &&
+                                !zfi_sum_is_larger(c, id, &cuts, l);
     if (l < 0 && !zfi_tokens_cuts(c, id, false, &cuts)) return;
     zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT, y);
     if (l < 0) return;
@@ -431,7 +469,7 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
     for (int32_t k = 0; k < ZF_MAX_SAVED; k++) {
         zfi_tokens *s = &c->at[node->saved[k]];
         if (!node->saved[k]) continue;
-        s->shape = c->graph->nodes[node->saved[k]].shape;
+        s->shape = c->graph->nodes[node->saved[k]].shape, s->later = y->later;
         zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT + 1 + k, s);
         zfi_tokens_cut(c, &cuts, l, ZFI_CUT_RESULT + 1 + k, s);
     }
@@ -469,6 +507,27 @@ static void zfi_tokens_flat(zfi_dealing *c, int32_t id, int32_t like)
     zfi_tokens_reshape(&c->at[id], &x);
 }
 
+/* The node is one that zf_context has put to move tokens: a piece of them, pieces one after the
+ * other, or what ranks along context exchange. */
+static bool zfi_moves_tokens(const zfi_dealing *c, const zfi_node *node)
+{
+    const int8_t dim = node->arg_count ? c->at[node->args[0]].dim : -1;
+    if (!c->between || !c->shares || dim < 0) return false;
+    if (node->op == ZF_OP_slice) return ZF_INT(node, slice, axis) == dim;
+    if (node->op == ZF_OP_concat) return ZF_INT(node, concat, axis) == dim;
+    return (node->op == ZF_OP_part || c->graph->records[node->op]->traits & ZF_OP_COLLECTIVE) &&
+           ZF_INT(node, all_gather, over) == ZF_OVER_CONTEXT;
+}
+
+/* Its tokens. */
+static void zfi_tokens_move(zfi_dealing *c, int32_t id)
+{
+    const zfi_tokens *x = &c->at[c->graph->nodes[id].args[0]];
+    zfi_tokens *y = &c->at[id];
+    if (x->shape.rank != y->shape.rank || !x->shape.dims[x->dim]) return;
+    y->dim = x->dim, y->run = x->run * y->shape.dims[y->dim] / x->shape.dims[x->dim];
+}
+
 static void zfi_tokens_see(zfi_dealing *c, int32_t id)
 {
     const zf_graph *g = c->graph;
@@ -479,13 +538,14 @@ static void zfi_tokens_see(zfi_dealing *c, int32_t id)
     if (node->op == ZF_OP_saved) return; /* with what saves it */
     if (zfi_has(g, id, ZF_OP_LEAF)) {
         if (node->op == ZF_OP_input && node->shape.rank > 1 && node->shape.dims[1] == c->sequence)
-            y->dim = 1, y->cut = c->layer ? ZFI_UNDEALT : 1, y->run = c->sequence;
+            y->dim = 1, y->cut = c->between ? ZFI_UNDEALT : 1, y->run = c->sequence;
     } else if (like && node->op == ZF_OP_slice) y->flat = like;
     else if (like) zfi_tokens_flat(c, id, like);
     else if (node->op == ZF_OP_reshape && !node->update) {
         y->of = node->args[0];
         zfi_tokens_reshape(y, &c->at[y->of]);
-    } else zfi_tokens_decide(c, id);
-    y->light = c->layer && zfi_is_light(c, id);
-    if (c->layer && c->sum[id]) zfi_tokens_complete(c, id);
+    } else if (zfi_moves_tokens(c, node)) zfi_tokens_move(c, id);
+    else zfi_tokens_decide(c, id);
+    y->light = c->between && zfi_is_light(c, id);
+    if (c->between && node->completes) zfi_tokens_complete(c, id);
 }

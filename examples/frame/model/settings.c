@@ -358,8 +358,8 @@ static const char *wrong_context(const settings *o)
                            : NULL;
     if (t->context > 1 && t->sections.context && t->sections.context % t->context)
         return "--sections context=S: S must be a multiple of --context";
-    if (t->sequence && !strcmp(t->sequence, "tensor"))
-        return "--sequence tensor excludes --context, which deals the tokens: leave it out";
+    if (t->context_kind == ZF_CONTEXT_ZIGZAG && t->sequence && !strcmp(t->sequence, "tensor"))
+        return "--sequence tensor excludes --context-kind zigzag, which deals halves: leave it out";
     if (t->context_kind && o->device.kind != DEVICE_CPU)
         return "--context-kind gather, zigzag and ring are for --device cpu";
     if (o->memory) return "--context and --memory exclude each other";

@@ -407,6 +407,18 @@ is 'zb-v: chunks in flight' "$(for k in 0 1 2; do stage_of $k in_flight; done | 
 is 'zb-v: embedding and head are on one rank' \
     "$(for k in 0 1 2; do stage_of $k parameter_count; done | tr '\n' ' ')" \
     "$((4 * layer + V * h / t + s * h + 2 * h)) $((4 * layer)) $((4 * layer)) "
+table='--model gpt --layers 12 --hidden 64 --heads 4 --vocab 8192 --batch 1 --seq 32 --dropout 0
+    --world 3 --pipe 3 --micro-batches 6'
+# shellcheck disable=SC2086
+planned $table
+holds 'a table: the first stage takes most' "$(stage_of 0 peak) > (21 << 20)"
+# shellcheck disable=SC2086
+planned $table --memory 21M
+for k in 0 1 2; do
+    holds "a table: stage $k within --memory" "$(stage_of $k peak) <= (21 << 20)"
+done
+is 'a table: all layers are dealt' \
+    $(($(stage_of 0 layers) + $(stage_of 1 layers) + $(stage_of 2 layers))) 12
 large='--layers 128 --hidden 25600 --heads 200 --seq 2048 --batch 1 --precision bf16 --dropout 0
     --world 1024 --tensor 8 --pipe 16 --zero 1'
 # shellcheck disable=SC2086

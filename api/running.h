@@ -428,6 +428,10 @@ typedef struct zf_plan {
     int32_t inverted; /* values that the backward pass recomputes by zf_fuse's rewrite `invert` */
     int64_t parameter_count; /* elements of parameters */
     int64_t padded_count;    /* elements of parameters and of the padding of their buckets */
+    /* Parameters of two dimensions or more, factors of adapters apart, that each rank along tensor
+     * has whole, and their bytes: what zf_cut could not cut. 0 without such ranks */
+    int32_t whole_weights;
+    size_t whole_bytes;
 } zf_plan;
 
 /* The plan of the graph; its bytes are 0 before zf_memory. Of what ranks of a group send differently

@@ -414,6 +414,15 @@ static int64_t zfi_numbers_of_param(const zfi_node *param)
     return count / zfi_blocks_by(bits, block, ZF_INT(param, param, scale)).record * block;
 }
 
+/* A weight that each of several ranks along tensor has whole. */
+static bool zfi_is_whole_weight(const zf_graph *g, const zfi_node *node)
+{
+    const uint8_t tensor = zfi_axes_met(zfi_axis_bit(ZF_OVER_TENSOR));
+    return node->op == ZF_OP_param && node->shape.rank > 1 && node->role != ZFI_ROLE_ADAPTER &&
+           zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_TENSOR) > 1 &&
+           !(zfi_spread_cut(&node->spread) & tensor);
+}
+
 static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
 {
     plan->nodes = zfi_len(g->order);
@@ -425,6 +434,8 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
         if (node->op == ZF_OP_bucket && g->nodes[node->args[0]].op == ZF_OP_param)
             plan->padded_count += ZF_INT(node, bucket, size);
         if (node->op != ZF_OP_param) continue;
+        if (zfi_is_whole_weight(g, node))
+            plan->whole_weights++, plan->whole_bytes += (size_t)zfi_node_bytes(node);
         plan->parameter_count += zfi_numbers_of_param(node);
         if (!node->held) plan->padded_count += zfi_node_count(node);
     }

@@ -113,15 +113,21 @@ TEST_ONCE(families_keep_attention_whole)
         zf_causal_family family;
         int64_t heads, rotated;
         const char *out;
-    } all[] = {{ZF_CAUSAL_PHI3, 3, 0, "model.layers.0.self_attn.o_proj.weight"},
-               {ZF_CAUSAL_PHI3, 2, 2, "model.layers.0.self_attn.o_proj.weight"},
-               {ZF_CAUSAL_OLMO2, 3, 0, "model.layers.0.self_attn.o_proj.weight"},
-               {ZF_CAUSAL_FALCON, 3, 0, "transformer.h.0.self_attention.dense.weight"}};
+        int32_t whole; /* weights: those of attention, and of words, which sections do not divide */
+        const char *adapts;
+    } all[] = {{ZF_CAUSAL_PHI3, 3, 0, "model.layers.0.self_attn.o_proj.weight", 2 + 2, NULL},
+               {ZF_CAUSAL_PHI3, 2, 2, "model.layers.0.self_attn.o_proj.weight", 2 + 2, NULL},
+               {ZF_CAUSAL_OLMO2, 3, 0, "model.layers.0.self_attn.o_proj.weight", 4 + 2, NULL},
+               {ZF_CAUSAL_FALCON, 3, 0, "transformer.h.0.self_attention.dense.weight", 2 + 2, NULL},
+               {ZF_CAUSAL_PHI3, 8, 0, "model.layers.0.self_attn.o_proj.weight", 2 + 2,
+                "qkv_proj"}};
     for (size_t k = 0; k < sizeof all / sizeof *all && !t->failed; k++) {
         zf_causal_config c = small(all[k].family);
         zf_graph *g = zf_graph_new(NULL);
         zf_training d = {.tensor = 2, .zero.world = 1};
+        zf_plan plan;
         if (!g) abort();
+        if (all[k].adapts) d.lora.rank = 2, d.lora.targets = all[k].adapts;
         c.heads = all[k].heads, c.kv_heads = k == 3 ? 1 : all[k].heads;
         c.rotated = all[k].rotated;
         llm_build(g, &c, &(sample_shape){.batch = 1, .sequence = TOKENS}, SAMPLE_TRAIN);
@@ -130,7 +136,24 @@ TEST_ONCE(families_keep_attention_whole)
         OK(t, zf_graph_status(g), zf_graph_error(g));
         if (!t->failed)
             CHECK(t, zf_tensor_shape(zf_graph_find(g, all[k].out)).dims[1] == 4 * c.heads);
+        OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+        CHECK(t, plan.whole_weights == all[k].whole);
         zf_graph_free(g);
+    }
+}
+
+/* Attention whose joined weight is adapted is whole; so is an adapter of a smaller rank than ranks
+ * could share, and a larger one is cut. */
+TEST_ONCE(families_share_adapters_of_joined_layers)
+{
+    static const layout one = {1, 1, 1, 0, 0};
+    for (int rank = 2; rank <= 8 && !t->failed; rank += 6) {
+        how = (zf_training){.clip = 0.5, .sections.tensor = 2};
+        how.lora.rank = rank, how.lora.targets = "qkv_proj";
+        parts_of_step = PARTS;
+        built = small(ZF_CAUSAL_PHI3), built.layers = 2, team_builds = build;
+        check_chain(t, NULL, two, 1, &one);
+        team_builds = NULL;
     }
 }
 
@@ -165,7 +188,7 @@ TEST_ONCE(families_have_a_base_with_sections)
         const session_desc d = {.sample = &llm_sample,
                                 .purpose = SAMPLE_TRAIN,
                                 .config = &c,
-                                .training = {.lora = {.rank = 2, .targets = all[k].targets},
+                                .training = {.lora = {.rank = 4, .targets = all[k].targets},
                                              .zero.micro_batches = all[k].micro_batches,
                                              .sections.tensor = 2},
                                 .threads = 1,

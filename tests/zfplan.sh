@@ -367,6 +367,9 @@ for k in 0 1 2; do
     is "GPT: stage $k, along data" "$(stage_of $k data)" \
         $((2 * 4 * $(stage_of $k padded_count) * (d - 1) / d + m * 2 * (d - 1) * 4))
 done
+is 'GPT: the table of positions is whole' \
+    "$(for k in 0 1 2; do stage_of $k whole_weights; stage_of $k whole_bytes; done | tr '\n' ' ')" \
+    "1 $((4 * s * h)) 0 0 0 0 "
 is 'GPT: the order of sums' "$(sed -n 's/^  "sum": "\(.*\)",$/\1/p' "$work/json")" micro
 # shellcheck disable=SC2086
 planned $gpt12 --sum parts

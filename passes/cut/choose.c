@@ -220,6 +220,14 @@ static void zfi_parallel_follow(zfi_parallel *c)
         }
 }
 
+/* The dimension may be cut; of an adapter's, which is small, into as many parts as sections. */
+static bool zfi_is_candidate(zfi_parallel *c, int32_t param, int32_t d)
+{
+    const zfi_cut_class *its = &c->at[zfi_class_of(c, param, d)];
+    return its->second && (c->graph->nodes[param].role != ZFI_ROLE_ADAPTER ||
+                           (its->most % c->d.sections == 0 && c->d.sections <= its->upto));
+}
+
 /* Chooses classes of parameters; those of adapters come last: what is cut with the weight that is
  * adapted is no rank of an adapter. */
 static void zfi_parallel_choose(zfi_parallel *c)
@@ -231,7 +239,7 @@ static void zfi_parallel_choose(zfi_parallel *c)
         for (int32_t k = 0; k < zfi_len(g->params) && !g->error.status; k++)
             for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++)
                 if ((g->nodes[g->params[k]].role == ZFI_ROLE_ADAPTER) == adapters &&
-                    c->at[zfi_class_of(c, g->params[k], d)].second)
+                    zfi_is_candidate(c, g->params[k], d))
                     zfi_parallel_take(c, g->params[k], d);
     zfi_parallel_choose_heads(c);
 }

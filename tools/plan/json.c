@@ -161,6 +161,8 @@ int plan_print_json(const options *o, zf_graph *g, const result *r)
         zf_json_put_key(w, "plain_seconds"), zf_json_put_double(w, r->plain_seconds);
     zf_json_put_key(w, "parameter_count"), zf_json_put_int(w, plan->parameter_count);
     zf_json_put_key(w, "padded_count"), zf_json_put_int(w, plan->padded_count);
+    plan_put_bytes(w, "whole_weights", (size_t)plan->whole_weights);
+    plan_put_bytes(w, "whole_bytes", plan->whole_bytes);
     zf_json_put_key(w, "nodes"), zf_json_put_int(w, plan->nodes);
     zf_json_put_key(w, "plan_ms"), zf_json_put_double(w, r->plan_ms);
     plan_put_bytes(w, "plan_peak_bytes", r->meter.peak);
@@ -174,6 +176,8 @@ static void put_stage(zf_json_writer *w, const stage_plan *s)
     plan_put_bytes(w, "layers", (size_t)s->layers);
     plan_put_bytes(w, "parameter_count", (size_t)s->plan.parameter_count);
     plan_put_bytes(w, "padded_count", (size_t)s->plan.padded_count);
+    plan_put_bytes(w, "whole_weights", (size_t)s->plan.whole_weights);
+    plan_put_bytes(w, "whole_bytes", s->plan.whole_bytes);
     for (int k = 0; k < ZF_KINDS; k++) plan_put_bytes(w, zf_kind_name((zf_kind)k), s->plan.most[k]);
     plan_put_bytes(w, "in_flight", (size_t)s->slots), 
     plan_put_bytes(w, "peak", s->peak), plan_put_bytes(w, "live", s->plan.live_bytes);

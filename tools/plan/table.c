@@ -78,6 +78,15 @@ void plan_print_ranks(const options *o)
     printf("\n\n");
 }
 
+/* What ranks along tensor do not share of the layers. */
+static void print_whole(int32_t weights, size_t bytes)
+{
+    char text[32];
+    if (weights)
+        printf("%d weights of %s are whole on each rank along tensor\n", (int)weights,
+               human(text, (double)bytes));
+}
+
 /* Bytes along each axis, where there are several. */
 static void print_axes(const options *o, const zf_plan *plan)
 {
@@ -115,6 +124,7 @@ void plan_print_table(const options *o, const result *r)
         printf("\n");
     }
     print_axes(o, plan);
+    print_whole(plan->whole_weights, plan->whole_bytes);
     print_overhead(o, "of it scales", &plan->scales);
     print_overhead(o, "of it padding", &plan->padding);
     print_estimate(o, r);
@@ -133,6 +143,8 @@ enum { PICTURE_WIDTH = 100 }; /* characters of a schedule that is drawn without 
 
 static void print_stages(const stages_plan *p)
 {
+    int32_t weights = 0;
+    size_t bytes = 0;
     printf("%-6s%7s%12s%12s%12s%12s%4s%12s%12s\n", "stage", "layers", "parameters", "gradients",
            "optimizer", "activations", "x", "peak", "seconds");
     for (int64_t k = 0; k < p->count; k++) {
@@ -143,7 +155,9 @@ static void print_stages(const stages_plan *p)
                human(gradients, (double)s->plan.most[ZF_GRADIENTS]),
                human(optimizer, (double)s->plan.most[ZF_OPTIMIZER]), human(activations, (double)s->plan.most[ZF_ACTIVATIONS]),
                (long long)s->slots, human(peak, (double)s->peak), s->estimate.seconds);
+        weights += s->plan.whole_weights, bytes += s->plan.whole_bytes;
     }
+    print_whole(weights, bytes);
 }
 
 /* The bytes that a rank of each stage sends in a step. */

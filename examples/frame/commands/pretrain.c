@@ -578,6 +578,9 @@ static void print_beginning(const run *r)
         printf("ZeRO stage %d)", (int)t->zero.stage);
     }
     printf("\n");
+    if (info.plan.whole_weights)
+        printf("%d weights of %.3g MiB are whole on each rank along tensor\n",
+               (int)info.plan.whole_weights, (double)info.plan.whole_bytes / 1048576);
     shape_phases_tell(&job->phases);
     if (o->cost) print_estimate(r);
     if (settings_adapts(o))

@@ -367,7 +367,7 @@ struct zf_graph {
     bool trial;       /* a copy for a trial: passes do not verify it */
     uint64_t whole;   /* the hash of all stages' graph, of which this is a rank's part; 0: none */
     int32_t kept;     /* of which stage that part is */
-    int32_t *away;    /* parameters and states of other stages, which it lacks */
+    int32_t *away;    /* parameters, states and buckets of other stages, which it lacks */
     int64_t *streams; /* random streams that nodes use, ascending */
     bool repeats;     /* a scope has several dropouts (ir/settle.c) */
     char missed[ZFI_MISSES][64]; /* the last names that zf_graph_find did not find, */

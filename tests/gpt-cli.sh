@@ -154,6 +154,16 @@ chunks() {
     cmp "$work/unchunked.safetensors" "$work/chunks.safetensors"
 }
 check 'ranks with several stages' chunks
+# The plan of later steps has the buckets of the store, which each stage fills in its own order.
+delayed() {
+    late() {
+        pretrain --steps 3 --micro-batches 2 --sum parts --tile 500 --delay-update 1 \
+            --eval-batches 0 "$@"
+    }
+    late --dump "$work/late" && late --ranks 2 --pipe 2 --dump "$work/later" &&
+        cmp "$work/late" "$work/later"
+}
+check 'stages with pieces of weights and delayed updates' delayed
 refused() {
     "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
         --quiet "$@"

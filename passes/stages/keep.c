@@ -45,7 +45,7 @@ static void zfi_keep_stage(zf_graph *g, int32_t rank)
         const zfi_node *node = &g->nodes[id];
         const bool sends = node->op == ZF_OP_send && zfi_is_of_rank(g, node->args[0], rank);
         if (node->stage && !zfi_is_of_rank(g, id, rank) && !sends) {
-            if (node->op == ZF_OP_param || node->op == ZF_OP_state)
+            if (node->op == ZF_OP_param || node->op == ZF_OP_state || node->op == ZF_OP_bucket)
                 zfi_push(&g->memory, g->away, id);
             continue;
         }

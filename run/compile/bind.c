@@ -467,29 +467,41 @@ static zf_status zfi_check_dealt(const zf_program *p, const zfi_node *leaf)
                     leaf->name, its, ours);
 }
 
-/* Notes the bucket in which another stage has its parameter, so that zf_zero cuts all programs of
- * the store alike on all ranks. */
-static zf_status zfi_note_away_bucket(zf_program *p, int32_t id, int32_t index, int32_t *bucket_of)
+/* The store has no tensor for the leaf of another stage. */
+static bool zfi_is_unknown(const zf_program *p, int32_t id)
 {
-    const zf_graph *g = p->graph;
-    const zfi_node *leaf = &g->nodes[id], *home = &g->nodes[leaf->held];
+    const int32_t index = zfi_store_find(p->store, p->graph->nodes[id].name);
+    return index < 0 || p->store->tensors[index].host;
+}
+
+/* Notes a bucket of parameters of another stage, which the store lacks. zf_zero takes buckets of a
+ * store in their order: that of the plan, which is the order in the stores of all ranks. */
+static zf_status zfi_note_away_bucket(zf_program *p, int32_t id, int32_t *bucket_of)
+{
+    const zfi_node *home = &p->graph->nodes[id];
+    const zfi_stored_bucket b = {.dtype = home->dtype,
+                                 .size = ZF_INT(home, bucket, size),
+                                 .world = (int32_t)zfi_max(1, ZF_INT(home, bucket, world)),
+                                 .nodes = p->graph->mesh_nodes,
+                                 .flat = true,
+                                 .space = (zf_space)home->space};
     zf_store *s = p->store;
+    if (p->graph->nodes[home->args[0]].op != ZF_OP_param || !zfi_is_unknown(p, home->args[0]))
+        return ZF_OK;
+    bucket_of[id] = zfi_len(s->buckets);
+    return zfi_push(&s->memory, s->buckets, b) ? ZF_OK : zfi_graph_nomem(p->graph);
+}
+
+/* The parameter of another stage is in its bucket, so that zf_zero cuts all programs of the store
+ * alike on all ranks. */
+static void zfi_note_away_place(zf_program *p, int32_t id, int32_t index, const int32_t *bucket_of)
+{
+    const zfi_node *leaf = &p->graph->nodes[id], *home = &p->graph->nodes[leaf->held];
     int32_t k = 0;
-    if (leaf->op != ZF_OP_param || home->op != ZF_OP_bucket) return ZF_OK;
-    if (bucket_of[leaf->held] < 0) {
-        const zfi_stored_bucket b = {.dtype = home->dtype,
-                                     .size = ZF_INT(home, bucket, size),
-                                     .world = (int32_t)zfi_max(1, ZF_INT(home, bucket, world)),
-                                     .nodes = g->mesh_nodes,
-                                     .flat = true,
-                                     .space = (zf_space)home->space};
-        bucket_of[leaf->held] = zfi_len(s->buckets);
-        if (!zfi_push(&s->memory, s->buckets, b)) return zfi_graph_nomem(p->graph);
-    }
+    if (leaf->op != ZF_OP_param || home->op != ZF_OP_bucket || bucket_of[leaf->held] < 0) return;
     while (home->args[k] != id) k++;
-    s->tensors[index].bucket = bucket_of[leaf->held];
-    s->tensors[index].at = ((const int64_t *)ZF_LIST(home, bucket, at).data)[k];
-    return ZF_OK;
+    p->store->tensors[index].bucket = bucket_of[leaf->held];
+    p->store->tensors[index].at = ((const int64_t *)ZF_LIST(home, bucket, at).data)[k];
 }
 
 /* Notes the parameters and states of other stages, of which the store has names and types. */
@@ -499,13 +511,17 @@ static zf_status zfi_bind_away(zf_program *p, int32_t *bucket_of)
     zf_store *s = p->store;
     zf_status status = ZF_OK;
     for (int32_t i = 0, found; i < zfi_len(g->away) && !status; i++) {
-        status = zfi_check_dealt(p, &g->nodes[g->away[i]]);
-        if (!status) status = zfi_bind_leaf(p, g->away[i], false, &found);
+        const int32_t id = g->away[i];
+        if (g->nodes[id].op == ZF_OP_bucket) status = zfi_note_away_bucket(p, id, bucket_of);
+        else if (!(status = zfi_check_dealt(p, &g->nodes[id])))
+            status = zfi_bind_leaf(p, id, false, &found);
     }
     for (int32_t i = 0; i < zfi_len(g->away) && !status; i++) {
         const zfi_node *leaf = &g->nodes[g->away[i]];
-        int32_t index = zfi_store_find(s, leaf->name);
-        const bool known = index >= 0 && !s->tensors[index].host;
+        bool known;
+        int32_t index;
+        if (leaf->op == ZF_OP_bucket) continue;
+        known = !zfi_is_unknown(p, g->away[i]), index = zfi_store_find(s, leaf->name);
         if (index < 0)
             index = zfi_store_add(s, (zfi_stored){.name = leaf->name,
                                                   .op = leaf->op,
@@ -520,7 +536,7 @@ static zf_status zfi_bind_away(zf_program *p, int32_t *bucket_of)
         s->tensors[index].shape = leaf->shape, s->tensors[index].spread = leaf->spread;
         s->tensors[index].stage = zfi_stored_stage(g, leaf);
         status = zfi_note_role(p, index, leaf);
-        if (!status && !known) status = zfi_note_away_bucket(p, g->away[i], index, bucket_of);
+        if (!status && !known) zfi_note_away_place(p, g->away[i], index, bucket_of);
     }
     return status;
 }

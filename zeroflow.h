@@ -142,6 +142,7 @@ ZFI_PLAIN_BEGINS
 ZFI_PLAIN_ENDS
 #include "cpu/isa.c"
 #include "cpu/threads.c"
+#include "cpu/normal.c"
 #include "cpu/random.c"
 #include "cpu/vmath.c"
 #include "cpu/convert.c"

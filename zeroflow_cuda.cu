@@ -53,6 +53,7 @@
 #include "ops/lazy_rows.cu"
 #include "ops/conv.cu"
 #include "ops/along.cu"
+#include "cpu/normal.c"
 #include "ops/draw.cu"
 #include "ops/norm.cu"
 #include "ops/rope.cu"

@@ -241,16 +241,10 @@ ZFI_BODY double zfi_ratio(double x, const double numerator[8], const double deno
 }
 
 /* The x below which a standard normal number lies with probability 0.5 + q, |q| <= 0.425; relative
- * error about 10^-16. This and the tails are the rational approximations of Wichura, Algorithm AS
- * 241, Applied Statistics 37 (1988). */
+ * error about 10^-16. cpu/normal.c has the coefficients. */
 ZFI_BODY double zfi_normal_middle(double q)
 {
-    const double middle[2][8] = {
-        {3.3871328727963666080, 133.14166789178437745, 1971.5909503065514427, 13731.693765509461125,
-         45921.953931549871457, 67265.770927008700853, 33430.575583588128105,
-         2509.0809287301226727},
-        {1.0, 42.313330701600911252, 687.1870074920579083, 5394.1960214247511077,
-         21213.794301586595867, 39307.89580009271061, 28729.085735721942674, 5226.495278852545925}};
+    const double middle[2][8] = ZFI_NORMAL_MIDDLE;
     return q * zfi_ratio(0.180625 - q * q, middle[0], middle[1]);
 }
 
@@ -258,20 +252,8 @@ ZFI_BODY double zfi_normal_middle(double q)
  * sqrt(-log(p)) or sqrt(-log(1 - p)). */
 static double zfi_normal_quantile(double p)
 {
-    static const double near_tail[2][8] = {
-        {1.42343711074968357734, 4.6303378461565452959, 5.7694972214606914055,
-         3.64784832476320460504, 1.27045825245236838258, 0.24178072517745061177,
-         0.0227238449892691845833, 7.7454501427834140764e-4},
-        {1.0, 2.05319162663775882187, 1.6763848301838038494, 0.68976733498510000455,
-         0.14810397642748007459, 0.0151986665636164571966, 5.475938084995344946e-4,
-         1.05075007164441684324e-9}};
-    static const double far_tail[2][8] = {
-        {6.6579046435011037772, 5.4637849111641143699, 1.7848265399172913358,
-         0.29656057182850489123, 0.026532189526576123093, 0.0012426609473880784386,
-         2.71155556874348757815e-5, 2.01033439929228813265e-7},
-        {1.0, 0.59983220655588793769, 0.13692988092273580531, 0.0148753612908506148525,
-         7.868691311456132591e-4, 1.8463183175100546818e-5, 1.4215117583164458887e-7,
-         2.04426310338993978564e-15}};
+    static const double near_tail[2][8] = ZFI_NORMAL_NEAR_TAIL;
+    static const double far_tail[2][8] = ZFI_NORMAL_FAR_TAIL;
     double q = p - 0.5, r, x;
     if (fabs(q) <= 0.425) return zfi_normal_middle(q);
     r = sqrt(-log(q < 0.0 ? p : 1.0 - p));

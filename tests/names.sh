@@ -1,9 +1,9 @@
 #!/bin/sh
 # Private names have one meaning in all units (make test): sh tests/names.sh
 #
-# The library's begin with zfi_ or ZFI_, those of the CUDA unit with zfd_ or ZFD_. Communicators that
-# are compiled on their own share files with the library; what those do not define, they name
-# otherwise than the library does.
+# The library's begin with zfi_ or ZFI_, those of the CUDA unit with zfd_ or ZFD_, but for tables that
+# both include. Communicators that are compiled on their own share files with the library; what those
+# do not define, they name otherwise than the library does.
 set -u
 export LC_ALL=C
 work=$(mktemp -d)
@@ -13,6 +13,7 @@ failed=0
 public="zeroflow.h $(find api -name '*.h' 2> /dev/null)"
 device="zeroflow_cuda.cu $(find cuda ops -name '*.cu')"
 processes='zeroflow_mpi.c zeroflow_nccl.c comm/process.c comm/rendezvous.c'
+tables='cpu/normal.c'
 shared='base/error.c base/printable.c comm/clock.c comm/ranks.c'
 library=$(find base graph cpu io ops ir passes plan comm store run nn -name '*.c' 2> /dev/null |
     grep -v -e '^comm/process.c$' -e '^comm/rendezvous.c$')
@@ -22,7 +23,8 @@ names() { cat "$@" | grep -oE '\b(zf|ZF)[A-Za-z]?_\w+' | grep -Ev '^ZF_(OP|AT)_|
 # shellcheck disable=SC2086
 {
     names $public > "$work/public"
-    names $device > "$work/device"
+    names $tables > "$work/tables"
+    names $device | comm -23 - "$work/tables" > "$work/device"
     names $library > "$work/library"
     names $processes > "$work/processes"
     names $shared > "$work/shared"

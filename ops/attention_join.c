@@ -42,12 +42,24 @@ static bool zfi_saved_attention_join(const zf_graph *g, const zfi_node *node, in
     return index == 0;
 }
 
+/* y = p a + q b of n numbers, in double and rounded once. */
+ZFI_BODY void zfi_join_head_body(zfi_isa isa, float *y, const float *a, const float *b, double p,
+                                double q, int64_t n)
+{
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(p * (double)a[i] + q * (double)b[i]);
+}
+ZFI_KERNEL(zfi_join_head, (float *y, const float *a, const float *b, double p, double q, int64_t n),
+           (y, a, b, p, q, n))
+
 /* Rows [first, last) of tokens of all examples. */
 static void zfi_join_range(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = l->args, *lse = zfi_saved_out(l, 0);
     const int64_t heads = ZF_INT(l, attention_join, heads), tokens = l->out.shape.dims[1],
                   d = zfi_last(&l->out.shape) / heads;
+    const bool wide = l->out.dtype == ZF_F64;
     for (int64_t row = first; row < last; row++)
         for (int64_t h = 0; h < heads; h++) {
             const int64_t of = (row / tokens * heads + h) * tokens + row % tokens,
@@ -57,8 +69,12 @@ static void zfi_join_range(const zf_launch *l, int64_t first, int64_t last)
             const double p = exp(a - least), q = exp(b - least), sum = p + q;
             const double by = sum == 0 ? 0 : p / sum, other = sum == 0 ? 0 : q / sum;
             if (lse) zfi_set(lse, of, most + log(sum));
-            for (int64_t i = at; i < at + d; i++)
+            for (int64_t i = at; i < at + d && wide; i++)
                 zfi_set(&l->out, i, by * zfi_get(&x[0], i) + other * zfi_get(&x[2], i));
+            if (!wide)
+                zfi_join_head(zfi_cpu_of(l)->isa, (float *)l->out.data + at,
+                             (const float *)x[0].data + at, (const float *)x[2].data + at, by,
+                             other, d);
         }
 }
 

@@ -96,6 +96,7 @@
 #include "ops/attention_grad_sm90.cu"
 #endif
 #include "ops/attention_launch.cu"
+#include "ops/attention_join.cu"
 #include "ops/cache.cu"
 #include "ops/chain.cu"
 #include "ops/table.cu"

@@ -28,6 +28,10 @@
  * own in scratch, in the result's dtype; zfd_sum_groups adds them in f32, in the order of the
  * heads.
  *
+ * Some of the queries, or of the keys (`of`, `keys`): query m is at place m + past among the keys
+ * that are there, below 0 where all of these come after it. What is still to be joined or added to
+ * others is stored in f32, from registers: four threads have 32 bytes of a row.
+ *
  * Windows, documents and block masks: tiles that no query of a tile sees are skipped. A tile's
  * range is known from its first and its last query (windows and documents never go back), what
  * is listed from bits (ops/block_mask.cu). Backward, dQ then begins with zeros in memory and is
@@ -57,8 +61,8 @@ enum {
 /* By which rows of scores dropout counts those of a value that ranks share: index i of a dimension
  * is number at + i / run * step + i % run of the whole one. */
 typedef struct zfd_scores_share {
-    bool cut;                  /* false: the value is whole */
-    int64_t heads, rows;       /* of the whole one */
+    bool cut;                   /* false: the value is whole */
+    int64_t heads, rows;        /* of the whole one */
     int at[3], run[3], step[3]; /* of examples, heads, queries */
 } zfd_scores_share;
 
@@ -70,13 +74,17 @@ typedef struct zfd_heads {
     int64_t bias_step[4];
     int64_t count;      /* heads of all examples */
     int heads, m, n, d; /* m queries, n keys */
+    int past;           /* the place of query 0 among the keys */
+    int all, key;       /* how many keys there are in all, of which these are from `key` on */
     int group, window;  /* heads of q that read one of k and v; 0: no window */
     int ahead;          /* keys after its own that a query sees, with `causal`: of such a window */
-    const int *documents; /* [examples, m, 2], or NULL */
+    const int *documents; /* [examples, m, 2], of all keys, or NULL */
     zfd_listed blocks;
     float scale;        /* the scale times log2 e */
     float cap;          /* that of scaled scores, times log2 e; 0: none */
     bool causal, well, bias_well;
+    bool part;   /* these are some of the queries */
+    bool wide;   /* y is f32, whatever q is */
     bool narrow; /* there is a window, are documents or blocks */
     bool steady; /* not narrow; rows are aligned and whole blocks of dropout, and all queries share
                     one bias */
@@ -110,19 +118,27 @@ static int zfd_float_operands(const zf_launch *l, int first)
            (ZF_INT(l, attention, block) != 0);
 }
 
-/* The share of scores that belongs to that of y, whose heads have a->d elements. */
-static zfd_scores_share zfd_scores_share_of(const zf_launch *l, const zfd_heads *a)
+/* The share of scores that belongs to that of y, whose heads have a->d elements; *count: how many
+ * scores there are in all. */
+static zfd_scores_share zfd_scores_share_of(const zf_launch *l, const zfd_heads *a, int64_t *count)
 {
     const int dims[3] = {(int)(a->count / a->heads), a->heads, a->m}, of_y[3] = {0, 2, 1};
     zfd_scores_share s;
     memset(&s, 0, sizeof s);
-    s.cut = l->share != NULL;
-    for (int k = 0; k < 3 && s.cut; k++) {
+    s.cut = l->share || a->part;
+    *count = a->all;
+    for (int k = 0; k < 3; k++) {
         const int d = of_y[k], width = d == 2 ? a->d : 1;
-        const int64_t whole = l->share->whole.dims[d] / width, run = l->share->run[d] / width;
-        s.at[k] = (int)(l->share->at[d] / width);
+        int64_t whole = dims[k], run = 0;
+        if (k == 2 && a->part) {
+            whole = ZF_INT(l, attention, of), s.at[k] = (int)ZF_INT(l, attention, first);
+        } else if (l->share && width) {
+            whole = l->share->whole.dims[d] / width, run = l->share->run[d] / width;
+            s.at[k] = (int)(l->share->at[d] / width);
+        }
         s.run[k] = run ? (int)run : max(dims[k], 1);
         s.step[k] = dims[k] ? (int)(whole / dims[k] * s.run[k]) : 0;
+        *count *= whole;
         if (k == 1) s.heads = whole;
         if (k == 2) s.rows = whole;
     }
@@ -141,23 +157,24 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     int64_t row = x->shape.dims[2], kv_heads = at[5].i ? at[5].i : at[2].i, step = 1;
     int64_t hidden = packed ? row / (at[2].i + 2 * kv_heads) * at[2].i : row;
     int64_t kv_hidden = packed ? (row - hidden) / 2 : x[1].shape.dims[2];
-    int64_t m = x->shape.dims[1], n = packed ? m : x[1].shape.dims[1];
+    int64_t m = x->shape.dims[1], n = packed ? m : x[1].shape.dims[1], scores;
+    const int64_t of = ZF_INT(l, attention, of), queries = of ? of : m,
+                  keys = ZF_INT(l, attention, keys) ? ZF_INT(l, attention, keys) : n;
     memset(a, 0, sizeof *a);
-    if (m > ZFD_TOKENS || n > ZFD_TOKENS || hidden > ZFD_TOKENS || at[2].i > ZFD_TOKENS ||
+    if (queries > ZFD_TOKENS || keys > ZFD_TOKENS || hidden > ZFD_TOKENS || at[2].i > ZFD_TOKENS ||
         x->shape.dims[0] > ZFD_TOKENS / at[2].i)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: on " ZFD_GPU " tokens, heads of all examples and elements "
                              "of a token may be 2^30 each",
                              zf_op_name(l->op), (int)l->node);
-    if (ZF_INT(l, attention, of))
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: on " ZFD_GPU " there are no parts of the queries (of=%lld)",
-                             zf_op_name(l->op), (int)l->node, (long long)ZF_INT(l, attention, of));
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
     a->row = row, a->kv_row = packed ? row : kv_hidden;
+    a->all = (int)keys, a->key = (int)ZF_INT(l, attention, key), a->part = of != 0;
+    a->past = (int)(keys - queries - a->key + (of ? ZF_INT(l, attention, first) : 0));
+    a->wide = ZF_INT(l, attention, keys) != 0;
     a->group = a->heads / (int)kv_heads;
-    a->window = at[6].i < (at[4].i || n > m ? n : m) ? (int)at[6].i : 0;
+    a->window = at[6].i < (at[4].i || keys > queries ? keys : queries) ? (int)at[6].i : 0;
     if (ZF_INT(l, attention, documents)) a->documents = static_cast<const int *>(x[count].data);
     a->blocks = zfd_listed_of(ZF_INT(l, attention, block), ZF_INT(l, attention, layouts), n);
     a->narrow = a->window || ZF_INT(l, attention, documents) || a->blocks.layouts;
@@ -171,12 +188,9 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->window += a->ahead;
     a->well = zfd_lies_well(row, size, a->q, a->k, a->v) && a->kv_row * size % 16 == 0 &&
               a->d * size % 16 == 0;
-    a->share = zfd_scores_share_of(l, a);
-    a->drop = zfd_dropout_of(l, at[0].f, at[1].i,
-                             a->share.cut ? l->share->whole.dims[0] * a->share.heads *
-                                                a->share.rows * n
-                                          : a->count * m * n);
-    a->steady = a->well && n % 8 == 0 && !a->narrow;
+    a->share = zfd_scores_share_of(l, a, &scores);
+    a->drop = zfd_dropout_of(l, at[0].f, at[1].i, scores);
+    a->steady = a->well && n % 8 == 0 && keys % 8 == 0 && a->key % 8 == 0 && !a->narrow;
     if (count % 2) return ZF_OK;
     bias = x + count - 1;
     a->bias = bias->data;
@@ -213,7 +227,7 @@ __device__ __forceinline__ int64_t zfd_token_at(const zfd_heads &a, const zfd_on
  * query. */
 __device__ __forceinline__ int zfd_sees(const zfd_heads &a, int m)
 {
-    int seen = a.causal ? max(0, min(a.n, m + 1 + a.n - a.m + a.ahead)) : a.n;
+    int seen = a.causal ? max(0, min(a.n, m + 1 + a.past + a.ahead)) : a.n;
     return m < a.m ? seen : 0;
 }
 
@@ -227,10 +241,10 @@ __device__ __forceinline__ zfd_range zfd_keys_seen(const zfd_heads &a, const zfd
                                                    int m)
 {
     zfd_range x = {0, zfd_sees(a, m)};
-    if (a.window && m < a.m) x.first = max(0, m + 1 + a.n - a.m + a.ahead - a.window);
+    if (a.window && m < a.m) x.first = max(0, m + 1 + a.past + a.ahead - a.window);
     if (a.documents && m < a.m) {
         const int *of = a.documents + 2 * ((int64_t)head.example * a.m + m);
-        x.first = max(x.first, of[0]), x.end = max(0, min(x.end, of[1]));
+        x.first = max(x.first, of[0] - a.key), x.end = max(0, min(x.end, of[1] - a.key));
     }
     return x;
 }
@@ -245,28 +259,45 @@ __device__ __forceinline__ zfd_range zfd_keys_of(const zfd_heads &a, const zfd_o
     return x;
 }
 
+/* The first of `count` queries whose document begins (of: their pairs), or ends (of: those plus 1),
+ * after key n. */
+__device__ __forceinline__ int zfd_first_after(const int *of, int count, int n)
+{
+    int low = 0;
+    while (low < count) {
+        const int middle = low + (count - low) / 2;
+        if (of[2 * middle] <= n) low = middle + 1;
+        else count = middle;
+    }
+    return low;
+}
+
 /* The queries that see any of `count` keys from n on, of those at from..end-1. */
 __device__ __forceinline__ zfd_range zfd_queries_of(const zfd_heads &a, const zfd_one_head &head,
                                                     int n, int count)
 {
     const int last = min(n + count, a.n) - 1;
-    zfd_range x = {a.causal ? max(0, n + a.m - a.n - a.ahead) : 0, a.m};
-    if (a.window) x.end = max(0, min(x.end, last + a.window + a.m - a.n - a.ahead));
+    zfd_range x = {a.causal ? max(0, n - a.past - a.ahead) : 0, a.m};
+    if (a.window) x.end = max(0, min(x.end, last + a.window - a.past - a.ahead));
     if (a.documents && last >= 0) {
         const int *of = a.documents + 2 * (int64_t)head.example * a.m;
-        x.first = max(x.first, of[2 * n]), x.end = min(x.end, of[2 * last + 1]);
+        if (a.part) {
+            x.first = max(x.first, zfd_first_after(of + 1, a.m, n + a.key));
+            x.end = min(x.end, zfd_first_after(of, a.m, last + a.key));
+        } else x.first = max(x.first, of[2 * n]), x.end = min(x.end, of[2 * last + 1]);
     }
     return x;
 }
 
-/* Bit i: the block mask lists key n + 16 i for query m. n is a multiple of 16, and all bits are of
- * one word. */
+/* Bit i: the block mask lists key n + 16 i for one of `count` queries from m on. n is a multiple of
+ * 16, and all bits are of one word. */
 __device__ __forceinline__ uint32_t zfd_keys_listed(const zfd_heads &a, const zfd_one_head &head,
-                                                    int m, int n)
+                                                    int m, int count, int n)
 {
+    const int first = min(m, a.m - 1), end = min(m + count, a.m);
     if (!a.blocks.layouts) return ~0u;
-    return zfd_seen_from(a.blocks, a.blocks.rows, head.nth % a.blocks.layouts, min(m, a.m - 1),
-                         min(m, a.m - 1) + 1, n);
+    return zfd_seen_from(a.blocks, a.blocks.rows, head.nth % a.blocks.layouts, a.past + first,
+                         a.past + max(end, first + 1), n);
 }
 
 /* The first tile of keys from n on that any of `queries` queries from m on sees; `end` or more:
@@ -275,8 +306,8 @@ __device__ __forceinline__ int zfd_next_keys(const zfd_heads &a, const zfd_one_h
                                              int queries, int n, int end, int keys)
 {
     if (!a.blocks.layouts) return n;
-    return zfd_next_seen(a.blocks, a.blocks.rows, head.nth % a.blocks.layouts, m, m + queries, n,
-                         end, keys);
+    return zfd_next_seen(a.blocks, a.blocks.rows, head.nth % a.blocks.layouts, a.past + m,
+                         a.past + m + queries, n, end, keys);
 }
 
 /* The element of k or v at which its token t begins. */
@@ -345,7 +376,8 @@ __device__ __forceinline__ uint64_t zfd_score_number(const zfd_heads &a, const z
                             zfd_index_drawn(a.share, 1, head.nth)) *
                                a.share.rows +
                            zfd_index_drawn(a.share, 2, m)) *
-                          a.n);
+                              a.all +
+                          a.key);
     return ((uint64_t)head.number * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
 }
 /* --------------------------------------------------------------------- backward, in general */
@@ -423,7 +455,22 @@ typedef struct zfd_heads_back {
     int key_tiles, query_tiles;
     int64_t whole, tasks; /* the first `whole` tasks are heads, the others tiles of the heads left */
     bool well, dy_well;
+    bool wide; /* dk and dv are f32, as addends of other queries' are; dq: zfd_heads.wide */
 } zfd_heads_back;
+
+/* Stores two neighbours of a row of f32, columns `at` and at + 1 of d. well: the row is aligned to
+ * 16 bytes. */
+__device__ __forceinline__ void zfd_put_floats(float *row, int at, int d, bool well, float x,
+                                               float y)
+{
+    const float both[2] = {x, y};
+    if (well && at + 1 < d) {
+        zfd_store<float, 2>(row + at, both);
+    } else {
+        if (at < d) row[at] = x;
+        if (at + 1 < d) row[at + 1] = y;
+    }
+}
 
 /* A task: a range of tiles of a head's scores. */
 typedef struct zfd_tiles {
@@ -460,7 +507,7 @@ __device__ __forceinline__ zfd_range zfd_query_tiles(const zfd_heads &a, const z
         of.first = max(of.first, seen.first / queries);
         of.end = min(of.end, (seen.end + queries - 1) / queries);
     } else if (!(x.dq && j == 0) && a.causal) {
-        of.first = max(x.i0, max(0, j * keys + a.m - a.n) / queries);
+        of.first = max(x.i0, max(0, j * keys - a.past) / queries);
     }
     return of;
 }
@@ -470,10 +517,13 @@ __device__ __forceinline__ zfd_range zfd_query_tiles(const zfd_heads &a, const z
 __device__ __forceinline__ int zfd_next_queries(const zfd_heads &a, const zfd_tiles &x, int j, int i,
                                                 int end, int queries, int keys)
 {
+    const int from = a.past + i * queries, to = a.past + end * queries;
     if (!a.blocks.layouts) return i;
-    return zfd_next_seen(a.blocks, a.blocks.columns, x.head.nth % a.blocks.layouts, j * keys,
-                         (j + 1) * keys, i * queries, end * queries, queries) /
-           queries;
+    return max(i, (zfd_next_seen(a.blocks, a.blocks.columns, x.head.nth % a.blocks.layouts,
+                                 j * keys, (j + 1) * keys, from / ZFD_UNIT * ZFD_UNIT, to,
+                                 ZFD_UNIT) -
+                   a.past) /
+                      queries);
 }
 
 /* The last tile of keys that tile i of queries sees, not narrow. */
@@ -514,21 +564,34 @@ static size_t zfd_delta_size(const zfd_heads *a)
     return (size_t)zfd_div_up(a->count * a->m, 16) * 16;
 }
 
-/* The floats of scratch in which each head of q has a dK and dV of its own, in the result's dtype,
+/* The bytes of an element of dK and dV: of attention_backward f32. */
+static size_t zfd_size_of_dkv(const zf_launch *l)
+{
+    return l->op == ZF_OP_attention_backward ? sizeof(float) : zf_dtype_size(l->out.dtype);
+}
+
+/* The floats of scratch in which each head of q has a dK and dV of its own, in the dtype of dK,
  * where several read one head of k and v. */
 static size_t zfd_parts_size(const zf_launch *l, const zfd_heads *a)
 {
     const int64_t rows = a->count / a->heads * a->n;
-    const size_t bytes = 2 * (size_t)(rows * a->heads * a->d) * zf_dtype_size(l->out.dtype);
+    const size_t bytes = 2 * (size_t)(rows * a->heads * a->d) * zfd_size_of_dkv(l);
     return a->group > 1 ? (bytes + 63) / 64 * 16 : 0;
+}
+
+/* dK and dV that attention_backward leaves; NULL: they are not asked for. */
+static void *zfd_left_of(const zf_launch *l, int index)
+{
+    const zf_array *saved = zfd_saved_out(l, index);
+    return saved ? saved->data : NULL;
 }
 
 /* The operands, results and scratch of a gradient, without the split into tasks. */
 static zfd_heads_back zfd_heads_back_of(const zf_launch *l, const zfd_heads *a)
 {
     zfd_heads_back b;
-    const size_t size = zf_dtype_size(l->out.dtype);
-    const bool packed = zfd_float_operands(l, 3) <= 2;
+    const size_t size = zf_dtype_size(l->out.dtype), kv_size = zfd_size_of_dkv(l);
+    const bool packed = zfd_float_operands(l, 3) <= 2, beside = l->op == ZF_OP_attention_backward;
     const int64_t hidden = (int64_t)a->heads * a->d, rows = a->count / a->heads;
     const int64_t of_q = packed ? hidden : rows * a->m * hidden;
     const int64_t of_k = packed ? hidden / a->group : rows * a->n * (hidden / a->group);
@@ -538,16 +601,18 @@ static zfd_heads_back zfd_heads_back_of(const zf_launch *l, const zfd_heads *a)
     b.dy = l->args[0].data;
     b.delta = scratch, b.shift = scratch + zfd_delta_size(a);
     b.sums = scratch + 2 * zfd_delta_size(a) + zfd_parts_size(l, a);
-    b.dq = out, b.dk = out + of_q * (int64_t)size, b.dv = out + (of_q + of_k) * (int64_t)size;
+    b.dq = out, b.wide = beside;
+    b.dk = beside ? zfd_left_of(l, 0) : out + of_q * (int64_t)size;
+    b.dv = beside ? zfd_left_of(l, 1) : out + (of_q + of_k) * (int64_t)size;
     b.row = b.kv_row = packed ? a->row : hidden, b.hidden = hidden;
     if (a->group > 1) {
         b.whole_k = b.dk, b.whole_v = b.dv, b.whole_row = packed ? a->row : hidden / a->group;
         b.dk = scratch + 2 * zfd_delta_size(a), b.kv_row = hidden;
-        b.dv = static_cast<char *>(b.dk) + rows * a->n * hidden * (int64_t)size;
+        b.dv = static_cast<char *>(b.dk) + rows * a->n * hidden * (int64_t)kv_size;
     }
-    b.well = zfd_lies_well(b.row, size, b.dq, b.dk, b.dv) && b.kv_row * size % 16 == 0 &&
+    b.well = zfd_lies_well(b.row, size, b.dq, b.dk, b.dv) && b.kv_row * kv_size % 16 == 0 &&
              a->d * size % 16 == 0;
-    b.dy_well = zfd_lies_well(a->d, size, b.dy);
+    b.dy_well = zfd_lies_well(a->d, zf_dtype_size(l->args[0].dtype), b.dy);
     return b;
 }
 
@@ -574,13 +639,13 @@ template <class T> static void zfd_add_groups(const zf_launch *l, const zfd_head
 {
     const int heads = a.heads / a.group;
     const int64_t count = a.count / a.heads * a.n * heads * a.d;
-    if (!count) return;
-    ZFD_LAUNCH(zfd_sum_groups<T>, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)), ZFD_THREADS, 0,
-               zfd_stream(l), count, static_cast<T *>(b.whole_k), static_cast<const T *>(b.dk),
-               b.whole_row, a.d, heads, a.group);
-    ZFD_LAUNCH(zfd_sum_groups<T>, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)), ZFD_THREADS, 0,
-               zfd_stream(l), count, static_cast<T *>(b.whole_v), static_cast<const T *>(b.dv),
-               b.whole_row, a.d, heads, a.group);
+    void *const whole[2] = {b.whole_k, b.whole_v};
+    const void *const parts[2] = {b.dk, b.dv};
+    for (int k = 0; k < 2 && count; k++)
+        if (whole[k])
+            ZFD_LAUNCH(zfd_sum_groups<T>, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)), ZFD_THREADS,
+                       0, zfd_stream(l), count, static_cast<T *>(whole[k]),
+                       static_cast<const T *>(parts[k]), b.whole_row, a.d, heads, a.group);
 }
 
 /* delta and shift of all rows. */

@@ -80,7 +80,7 @@ __device__ __forceinline__ zfd_grad_place zfd_place_after(const zfd_heads &a,
     typedef zfd_grad90 cut;
     if (++x.i < b.query_tiles) return x;
     if (++x.j < b.key_tiles) {
-        x.i = a.causal ? max(0, x.j * cut::keys + a.m - a.n) / cut::queries : 0;
+        x.i = a.causal ? max(0, x.j * cut::keys - a.past) / cut::queries : 0;
         return x;
     }
     x.head = zfd_one_head_of(a, x.head.number + (int)gridDim.x);
@@ -419,17 +419,18 @@ __global__ void __launch_bounds__(256, 1)
 
 /* ------------------------------------------------------------------------------- launchers */
 
-/* Whether the kernel above takes these operands: rows aligned to 16 bytes, a bias that all queries
- * share, and with dropout, a number of keys that is a multiple of a block of random words. One
- * block has a whole head. With too few heads to occupy the device, separate tasks for tiles of keys
- * and of queries are faster, though they compute the scores twice. */
+/* Whether the kernel above takes these operands: all queries and keys, rows aligned to 16 bytes, a
+ * bias that all queries share, and with dropout, a number of keys that is a multiple of a block of
+ * random words. One block has a whole head. With too few heads to occupy the device, separate tasks
+ * for tiles of keys and of queries are faster, though they compute the scores twice. */
 static bool zfd_grad90_takes(const zf_launch *l, const zfd_heads &a, const zfd_heads_back &b)
 {
     const zfd_device *device = zfd_device_of(l);
     return device->wgmma && (size_t)device->shared >= zfd_grad90_bytes<zfd_bf16>() &&
-           l->out.dtype != ZF_F32 && a.d == zfd_grad90::width && a.n && a.m && a.well && b.well &&
-           b.dy_well && a.bias_step[2] == 0 && (a.drop.none || a.n % 8 == 0) &&
-           zfd_rows_follow(a.share, a.m) && !a.narrow && !(a.cap > 0) &&
+           l->op == ZF_OP_attention_grad && !a.part && l->out.dtype != ZF_F32 &&
+           a.d == zfd_grad90::width && a.n && a.m && a.well && b.well && b.dy_well &&
+           a.bias_step[2] == 0 && (a.drop.none || a.n % 8 == 0) && zfd_rows_follow(a.share, a.m) &&
+           !a.narrow && !(a.cap > 0) &&
            (a.n <= zfd_grad90::keys || 6 * a.count >= device->processors);
 }
 
@@ -470,7 +471,8 @@ static zf_status zfd_grad90_launch(const zf_launch *l, const zfd_heads &a, zfd_h
 /* Whether a gradient of these heads may be taken, once it is known how operands lie. */
 static bool zfd_grad90_may(const zf_launch *l, const zfd_heads &a)
 {
-    return a.d == zfd_grad90::width && zfd_device_of(l)->wgmma && !a.narrow && !(a.cap > 0);
+    return l->op == ZF_OP_attention_grad && !a.part && a.d == zfd_grad90::width &&
+           zfd_device_of(l)->wgmma && !a.narrow && !(a.cap > 0);
 }
 
 /* The floats of scratch of such a gradient. */

@@ -8,7 +8,7 @@ template <class T, int D> struct zfd_attention_of {
 
     /* Tiles are halved where whole ones would not occupy all processors; the bits of rows do not
      * change. */
-    static cudaError_t forward(const zf_launch *l, const zfd_heads &a, T *y, float *lse, bool well)
+    static cudaError_t forward(const zf_launch *l, const zfd_heads &a, void *y, float *lse, bool well)
     {
         int warps = (int)zfd_div_up(min(a.m, 128), 16), processors = zfd_device_of(l)->processors;
         size_t most = zfd_front<D>::bytes(128), bytes;
@@ -44,7 +44,7 @@ template <class T, int D> struct zfd_attention_of {
 template <class T, class FRONT, class BACK> struct zfd_attention_of_tiles {
     static const int keys = BACK::tile, queries = BACK::tile, width = BACK::width;
 
-    static cudaError_t forward(const zf_launch *l, const zfd_heads &a, T *y, float *lse, bool well)
+    static cudaError_t forward(const zf_launch *l, const zfd_heads &a, void *y, float *lse, bool well)
     {
         size_t bytes = FRONT::bytes(3);
         auto kernel = zfd_attention_forward_plain<T, FRONT>;
@@ -70,7 +70,7 @@ template <class T, class FRONT, class BACK> struct zfd_attention_of_tiles {
 template <class T> struct zfd_attention_of_wide {
     static const int keys = 1 << 30, queries = 1, width = 1;
 
-    static cudaError_t launch(const zf_launch *l, const zfd_heads &a, const zfd_heads_back &b, T *y,
+    static cudaError_t launch(const zf_launch *l, const zfd_heads &a, const zfd_heads_back &b, void *y,
                               float *lse, int what)
     {
         int64_t rows = a.count * (what == ZFD_ROW_OF_DKV ? a.n : a.m);
@@ -80,7 +80,7 @@ template <class T> struct zfd_attention_of_wide {
                        a, b, y, lse, what);
         return cudaSuccess;
     }
-    static cudaError_t forward(const zf_launch *l, const zfd_heads &a, T *y, float *lse, bool)
+    static cudaError_t forward(const zf_launch *l, const zfd_heads &a, void *y, float *lse, bool)
     {
         zfd_heads_back none;
         memset(&none, 0, sizeof none);
@@ -182,8 +182,8 @@ static zf_status zfd_grad90_attention(const zf_launch *, const zfd_heads &, cons
 static zf_status zfd_general_attention(const zf_launch *l, const zfd_heads &a, float *lse, bool well)
 {
     cudaError_t code = cudaSuccess;
-    ZFD_FLOATS(l, l->out.dtype, T, {ZFD_HEAD_WIDTHS(l, T, a.d, of, {
-                   code = of::forward(l, a, static_cast<T *>(l->out.data), lse, well);
+    ZFD_FLOATS(l, l->args[0].dtype, T, {ZFD_HEAD_WIDTHS(l, T, a.d, of, {
+                   code = of::forward(l, a, l->out.data, lse, well);
                })})
     return zfd_cuda_failed(l->error, "attention", code);
 }
@@ -194,7 +194,7 @@ static size_t zfd_scratch_of_gradient(const zf_launch *l, const zfd_heads *a)
     zfd_heads_back b;
     unsigned grid = 0;
     memset(&b, 0, sizeof b);
-    ZFD_FLOATS(l, l->out.dtype, T, {ZFD_HEAD_WIDTHS(l, T, a->d, of, {
+    ZFD_FLOATS(l, l->args[0].dtype, T, {ZFD_HEAD_WIDTHS(l, T, a->d, of, {
         grid = zfd_cut_gradient(l, a, of::keys, of::queries, of::width, &b);
     })})
     return 2 * zfd_delta_size(a) + zfd_parts_size(l, a) + grid * (size_t)b.sums_size;
@@ -205,7 +205,7 @@ static zf_status zfd_general_attention_grad(const zf_launch *l, const zfd_heads 
     zfd_heads_back b = zfd_heads_back_of(l, &a);
     unsigned grid;
     cudaError_t code = cudaSuccess;
-    ZFD_FLOATS(l, l->out.dtype, T, {
+    ZFD_FLOATS(l, l->args[0].dtype, T, {
         if (a.m) zfd_make_delta<T>(l, a, b, false);
         ZFD_HEAD_WIDTHS(l, T, a.d, of, {
             grid = zfd_cut_gradient(l, &a, of::keys, of::queries, of::width, &b);
@@ -246,7 +246,7 @@ enum { ZFD_QKV_SUMS = 0 }; /* the saved value of attention_grad: sums over rows 
 
 static bool zfd_sums_qkv(const zf_launch *l)
 {
-    return l->saved && l->saved[ZFD_QKV_SUMS].shape.rank;
+    return l->op == ZF_OP_attention_grad && l->saved && l->saved[ZFD_QKV_SUMS].shape.rank;
 }
 
 /* Rows of the result, and blocks of 16 of them that the kernel of compute capability 9.0 sums. */
@@ -283,13 +283,14 @@ static size_t zfd_cuda_scratch_attention_grad(const zf_launch *l)
                             (blocks ? (size_t)(zfd_grad_blocks(a) * a.row) : 0));
 }
 
+/* attention_grad, and attention_backward. */
 static zf_status zfd_cuda_attention_grad(const zf_launch *l)
 {
-    const zf_array *sums = zfd_saved_out(l, ZFD_QKV_SUMS);
+    const zf_array *sums = zfd_sums_qkv(l) ? zfd_saved_out(l, ZFD_QKV_SUMS) : NULL;
     zfd_heads a;
     zf_status status = zfd_heads_of(l, 3, &a);
     if (status) return status;
-    if (!a.count || !zfd_count(&l->out))
+    if (!a.count || !a.d || !(a.m + a.n))
         return sums ? zfd_move_bytes(l, sums->data, NULL, (int64_t)zfd_bytes(sums)) : ZF_OK;
     if (a.blocks.layouts) {
         uint32_t *bits = static_cast<uint32_t *>(l->scratch) + zfd_grad_scratch(l, a);
@@ -304,7 +305,8 @@ static zf_status zfd_cuda_attention_grad(const zf_launch *l)
     if (status) return status;
     ZFD_FLOATS(l, l->out.dtype, T, {
         const T *rows = static_cast<const T *>(l->out.data);
-        if (a.group > 1) zfd_add_groups<T>(l, a, b);
+        if (a.group > 1 && b.wide) zfd_add_groups<float>(l, a, b);
+        else if (a.group > 1) zfd_add_groups<T>(l, a, b);
         if (b.columns)
             zfd_sum_rows<float>(l, sums, b.columns, ZF_F32, zfd_grad_blocks(a));
         else if (sums) zfd_sum_rows<T>(l, sums, rows, l->out.dtype, zfd_grad_rows(a));
@@ -313,3 +315,4 @@ static zf_status zfd_cuda_attention_grad(const zf_launch *l)
 }
 
 ZFD_KERNEL(attention_grad, zfd_cuda_attention_grad, zfd_cuda_scratch_attention_grad)
+ZFD_KERNEL(attention_backward, zfd_cuda_attention_grad, zfd_cuda_scratch_attention_grad)

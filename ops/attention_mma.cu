@@ -116,7 +116,7 @@ template <int D> struct zfd_front {
  * current ones are used. STEADY: zfd_heads.steady. */
 template <class T, int D, bool STEADY>
 __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
-    zfd_attention_forward(const zfd_heads a, T *y, float *lse, bool y_well)
+    zfd_attention_forward(const zfd_heads a, void *y, float *lse, bool y_well)
 {
     typedef zfd_tensor_core<T> core;
     const int keys = zfd_front<D>::keys, groups = keys / 16, steps = D / 16;
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
             if (bias_row) zfd_bias_in(bias_stage + (now ^ 1) * keys, a, bias_row, after, keys);
         }
         if (n >= some.end || n + keys <= some.first) continue;
-        const uint32_t listed = STEADY ? ~0u : zfd_keys_listed(a, head, m, n);
+        const uint32_t listed = STEADY ? ~0u : zfd_keys_listed(a, head, m, 16, n);
         if (!(listed & ((1u << groups) - 1))) continue;
         float s[2 * groups][4], shift[2], fix[2], high[2] = {most[0], most[1]};
         uint32_t kept[2] = {~0u, ~0u}; /* STEADY: bit 4 c + i of row r is key i of group c */
@@ -244,12 +244,14 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
             }
         }
         if (!STEADY && (n < latest || listed != ~0u)) {
+            const uint32_t own[2] = {zfd_keys_listed(a, head, m + g, 1, n),
+                                     zfd_keys_listed(a, head, m + g + 8, 1, n)};
 #pragma unroll
             for (int c = 0; c < 2 * groups; c++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (n + c / 2 * 16 + 4 * t + c % 2 * 2 + i % 2 < sees[i / 2].first ||
-                        !(listed >> c / 2 & 1))
+                        !(own[i / 2] >> c / 2 & 1))
                         s[c][i] = -INFINITY;
         }
         if (n + keys > least) {
@@ -311,6 +313,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         }
     }
     if (m >= a.m) return;
+    const int64_t hidden = (int64_t)a.heads * a.d;
     zfd_sync_warp(); /* the warp has read its queries: y replaces them */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -320,16 +323,24 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         if (lse && t == 0 && row < a.m)
             lse[(int64_t)head.number * a.m + row] = most[r] * 0.693147181f + logf(sum[r]);
         float by = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
+        if (a.wide && row < a.m) {
+            float *to = static_cast<float *>(y) + zfd_token_at(a, head, a.m, row, hidden);
+#pragma unroll
+            for (int c = 0; c < D / 8; c++)
+                zfd_put_floats(to, c * 8 + 2 * t, a.d, y_well, o[c][2 * r] * by,
+                               o[c][2 * r + 1] * by);
+        }
+        if (a.wide) continue;
         const int y_at = zfd_chunk_at<D>(16 * warp + g + 8 * r, 0) + 2 * t;
 #pragma unroll
         for (int c = 0; c < D / 8; c++)
             zfd_put_pair(q_tile + (y_at ^ c * 8),
                          core::pair(o[c][2 * r] * by, o[c][2 * r + 1] * by));
     }
+    if (a.wide) return;
     zfd_sync_warp();
-    int64_t hidden = (int64_t)a.heads * a.d;
-    zfd_tile_out<D, D>(y + zfd_token_at(a, head, a.m, m, hidden), hidden, q_tile, 16 * warp, 16,
-                       a.m - m, 0, a.d, y_well);
+    zfd_tile_out<D, D>(static_cast<T *>(y) + zfd_token_at(a, head, a.m, m, hidden), hidden, q_tile,
+                       16 * warp, 16, a.m - m, 0, a.d, y_well);
 }
 /* --------------------------------------------------------------------- backward, 16 bits */
 
@@ -442,11 +453,12 @@ zfd_back_scores(const zfd_heads &a, const zfd_back_warp<T, D> &w, const T *q, co
     }
     if (w.n + w.own + 16 * blocks > zfd_sees(a, m) || m + 16 > a.m ||
         (!STEADY && a.narrow)) { /* an edge */
-        const bool listed =
-            STEADY || (zfd_keys_listed(a, w.head, m, w.n + w.own) >> (blocks == 2 ? w.g / 4 : 0) & 1);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const int query = m + c / 2 * 8 + 2 * w.t + c % 2;
+            const bool listed = STEADY || (zfd_keys_listed(a, w.head, query, 1, w.n + w.own) >>
+                                               (blocks == 2 ? w.g / 4 : 0) &
+                                           1);
             zfd_range seen = {0, zfd_sees(a, query)};
             if (!STEADY) seen = zfd_keys_seen(a, w.head, query);
 #pragma unroll
@@ -509,6 +521,19 @@ __device__ __forceinline__ void zfd_back_queries(const zfd_heads &a, const zfd_h
         if (!last) {
 #pragma unroll
             for (int c = 0; c < some / 8; c++) zfd_store<float, 4>(sum + c * 128, dq[c]);
+            continue;
+        }
+        if (a.wide) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = i * queries + own + w.g + 8 * half;
+                if (row >= a.m) continue;
+                float *to = static_cast<float *>(b.dq) + zfd_token_at(a, w.head, a.m, row, b.row);
+#pragma unroll
+                for (int c = 0; c < some / 8; c++)
+                    zfd_put_floats(to, from + c * 8 + 2 * w.t, a.d, b.well,
+                                   dq[c][2 * half] * scale, dq[c][2 * half + 1] * scale);
+            }
             continue;
         }
 #pragma unroll
@@ -613,7 +638,7 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
                     if (narrow && sees) {
                         const zfd_range seen = zfd_keys_of(a, w.head, m, 16);
                         sees = seen.end > w.n + w.own && seen.first < w.n + w.own + span &&
-                               (zfd_keys_listed(a, w.head, m, w.n + w.own) & (2 * blocks - 1));
+                               (zfd_keys_listed(a, w.head, m, 16, w.n + w.own) & (2 * blocks - 1));
                     }
                     uint32_t p[blocks][4] = {}, ds[blocks][4] = {};
                     if (sees)
@@ -657,6 +682,27 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
             zfd_fetched();
             __syncthreads(); /* K and V have been read: dK and dV replace them */
             if (!x.dkv) continue;
+            const int64_t to = zfd_token_at(a, w.head, a.n, w.n + w.own, b.kv_row);
+            const int has = a.n - w.n - w.own;
+            if (b.wide) {
+                float *to_k = static_cast<float *>(b.dk), *to_v = static_cast<float *>(b.dv);
+#pragma unroll
+                for (int k = 0; k < 2 * blocks; k++) {
+                    const int row = w.g * 2 * blocks + k;
+                    const int64_t begin = to + row * b.kv_row;
+                    if (row >= has) continue;
+#pragma unroll
+                    for (int c = 0; c < width / 8; c++) {
+                        const float *u = &dk[k / 2][c][k % 2 * 2], *v = &dv[k / 2][c][k % 2 * 2];
+                        const int at = w.column + c * 8 + 2 * w.t;
+                        if (to_k)
+                            zfd_put_floats(to_k + begin, at, a.d, b.well, u[0] * scale,
+                                           u[1] * scale);
+                        if (to_v) zfd_put_floats(to_v + begin, at, a.d, b.well, v[0], v[1]);
+                    }
+                }
+                continue;
+            }
 #pragma unroll
             for (int k = 0; k < 2 * blocks; k++) {
                 int to = zfd_chunk_at<D>(w.own + w.g * 2 * blocks + k, w.column / 8) + 2 * w.t;
@@ -668,8 +714,6 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
                 }
             }
             zfd_sync_warp();
-            const int64_t to = zfd_token_at(a, w.head, a.n, w.n + w.own, b.kv_row);
-            const int has = a.n - w.n - w.own;
             zfd_tile_out<D, width>(static_cast<T *>(b.dk) + to, b.kv_row, w.k, w.own, span, has,
                                    w.column, a.d, b.well);
             zfd_tile_out<D, width>(static_cast<T *>(b.dv) + to, b.kv_row, w.v, w.own, span, has,

@@ -139,7 +139,8 @@ template <class T, int D, int TILE> struct zfd_by_threads {
                 }
         }
         /* Stores the rows times `by`, the first `has` of the tile. */
-        __device__ __forceinline__ void out(T *to, int64_t row, int has, int d, float by,
+        template <class U>
+        __device__ __forceinline__ void out(U *to, int64_t row, int has, int d, float by,
                                             bool well) const
         {
             const int first = (int)threadIdx.x / 16 * each, column = (int)threadIdx.x % 16 * 4;
@@ -148,15 +149,15 @@ template <class T, int D, int TILE> struct zfd_by_threads {
 #pragma unroll
                 for (int c = 0; c < columns; c += 4) {
                     float x[4];
-                    T *at = to + (first + r) * row + column + c * 16;
+                    U *at = to + (first + r) * row + column + c * 16;
 #pragma unroll
                     for (int e = 0; e < 4; e++) x[e] = y[r][c + e] * by;
                     if (first + r >= has || column + c * 16 >= d) continue;
-                    if (well) zfd_store<T, 4>(at, x);
+                    if (well) zfd_store<U, 4>(at, x);
                     else
 #pragma unroll
                         for (int e = 0; e < 4; e++)
-                            if (column + c * 16 + e < d) at[e] = zfd_from_f32<T>(x[e]);
+                            if (column + c * 16 + e < d) at[e] = zfd_from_f32<U>(x[e]);
                 }
         }
     };
@@ -184,10 +185,19 @@ __device__ __forceinline__ void zfd_plain_in(typename WAY::held *tile, const T *
     }
 }
 
+/* Stores a tile from element `at` on, in f32 or as T. */
+template <class T, class SUMS>
+__device__ __forceinline__ void zfd_plain_out(const SUMS &sums, void *to, int64_t at, bool wide,
+                                              int64_t row, int has, int d, float by, bool well)
+{
+    if (wide) sums.out(static_cast<float *>(to) + at, row, has, d, by, well);
+    else sums.out(static_cast<T *>(to) + at, row, has, d, by, well);
+}
+
 /* WAY: how tiles are multiplied. A kernel by instructions that the architecture lacks is empty. */
 template <class T, class WAY>
 __global__ void __launch_bounds__(ZFD_THREADS)
-    zfd_attention_forward_plain(const zfd_heads a, T *y, float *lse, bool y_well)
+    zfd_attention_forward_plain(const zfd_heads a, void *y, float *lse, bool y_well)
 {
     typedef typename WAY::held held;
     const int tile = WAY::tile, each = WAY::each, line = WAY::line;
@@ -223,9 +233,9 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                                  a.well);
         __syncthreads();
         way.scores(s, q_tile, k_tile);
-        const bool listed = zfd_keys_listed(a, head, m, n / ZFD_UNIT * ZFD_UNIT) & 1;
 #pragma unroll
         for (int r = 0; r < each; r++) {
+            const bool listed = zfd_keys_listed(a, head, m + r, 1, n / ZFD_UNIT * ZFD_UNIT) & 1;
             const zfd_range sees = zfd_keys_seen(a, head, m + r);
             float bias[each] = {0}, high = most[r], shift;
             uint32_t kept = ~0u;
@@ -271,7 +281,8 @@ __global__ void __launch_bounds__(ZFD_THREADS)
     o.scale(sum, way);
     WAY::meet();
     o.scaled(way);
-    o.out(y + zfd_token_at(a, head, a.m, m0, hidden), hidden, a.m - m0, a.d, 1, y_well);
+    zfd_plain_out<T>(o, y, zfd_token_at(a, head, a.m, m0, hidden), a.wide, hidden, a.m - m0, a.d, 1,
+                     y_well);
 }
 
 template <class T, class WAY>
@@ -322,9 +333,10 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                 __syncthreads();
                 way.scores(s, q_tile, k_tile);
                 way.scores(dp, g_tile, v_tile);
-                const bool listed = zfd_keys_listed(a, head, m, n / ZFD_UNIT * ZFD_UNIT) & 1;
 #pragma unroll
                 for (int r = 0; r < each; r++) {
+                    const bool listed =
+                        zfd_keys_listed(a, head, m + r, 1, n / ZFD_UNIT * ZFD_UNIT) & 1;
                     const zfd_range sees = zfd_keys_seen(a, head, m + r);
                     const int64_t of_row = (int64_t)head.number * a.m + min(m + r, a.m - 1);
                     const float shift = b.shift[of_row], less = b.delta[of_row];
@@ -361,23 +373,23 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                     else dq.clear();
                     dq.template add<false, true>(way, k_tile);
                     if (!a.narrow && j == zfd_last_keys(a, i, tile, tile))
-                        dq.out(static_cast<T *>(b.dq) + zfd_token_at(a, head, a.m, m0, b.row),
-                               b.row, a.m - m0, a.d, scale, b.well);
+                        zfd_plain_out<T>(dq, b.dq, zfd_token_at(a, head, a.m, m0, b.row), a.wide,
+                                         b.row, a.m - m0, a.d, scale, b.well);
                     else dq.store(sum);
                 }
             }
-            if (x.dkv) {
-                dk.out(static_cast<T *>(b.dk) + to, b.kv_row, a.n - n0, a.d, scale, b.well);
-                dv.out(static_cast<T *>(b.dv) + to, b.kv_row, a.n - n0, a.d, 1, b.well);
-            }
+            if (x.dkv && b.dk)
+                zfd_plain_out<T>(dk, b.dk, to, b.wide, b.kv_row, a.n - n0, a.d, scale, b.well);
+            if (x.dkv && b.dv)
+                zfd_plain_out<T>(dv, b.dv, to, b.wide, b.kv_row, a.n - n0, a.d, 1, b.well);
         }
         if (!a.narrow || !x.dq) continue;
         __syncthreads();
         for (int i = x.i0; i < x.i1; i++) {
             typename WAY::sums dq;
             dq.load(sums + (int64_t)(i - x.i0) * tile * WAY::width);
-            dq.out(static_cast<T *>(b.dq) + zfd_token_at(a, head, a.m, i * tile, b.row), b.row,
-                   a.m - i * tile, a.d, scale, b.well);
+            zfd_plain_out<T>(dq, b.dq, zfd_token_at(a, head, a.m, i * tile, b.row), a.wide, b.row,
+                             a.m - i * tile, a.d, scale, b.well);
         }
         __syncthreads(); /* the sums have been read: the next task clears them */
     }
@@ -399,9 +411,17 @@ template <class T> __device__ __forceinline__ float zfd_wide_dot(const T *x, con
     return zfd_warp_sum(sum);
 }
 
+/* Stores element `at`, in f32 or as T. */
+template <class T>
+__device__ __forceinline__ void zfd_wide_out(void *to, int64_t at, bool wide, float x)
+{
+    if (wide) static_cast<float *>(to)[at] = x;
+    else static_cast<T *>(to)[at] = zfd_from_f32<T>(x);
+}
+
 template <class T>
 __global__ void __launch_bounds__(ZFD_THREADS)
-    zfd_attention_wide(const zfd_heads a, const zfd_heads_back b, T *y, float *lse, int what)
+    zfd_attention_wide(const zfd_heads a, const zfd_heads_back b, void *y, float *lse, int what)
 {
     const int warp = (int)threadIdx.x / ZFD_WARP, lane = (int)threadIdx.x % ZFD_WARP;
     const int warps = ZFD_THREADS / ZFD_WARP, rows = what == ZFD_ROW_OF_DKV ? a.n : a.m;
@@ -421,7 +441,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
         auto sees = [&](int m, int n) {
             const zfd_range of = zfd_keys_seen(a, head, m);
             return n < of.end && n >= of.first &&
-                   (zfd_keys_listed(a, head, m, n / ZFD_UNIT * ZFD_UNIT) & 1);
+                   (zfd_keys_listed(a, head, m, 1, n / ZFD_UNIT * ZFD_UNIT) & 1);
         };
         /* The score of query m and key n, times log2 e; -inf where the query does not see the
          * key. */
@@ -495,14 +515,15 @@ __global__ void __launch_bounds__(ZFD_THREADS)
             if (column >= a.d) continue;
             if (what == ZFD_ROW_OF_Y) {
                 int64_t hidden = (int64_t)a.heads * a.d;
-                y[zfd_token_at(a, head, a.m, row, hidden) + column] = zfd_from_f32<T>(one * by);
+                zfd_wide_out<T>(y, zfd_token_at(a, head, a.m, row, hidden) + column, a.wide,
+                                one * by);
             } else if (what == ZFD_ROW_OF_DQ) {
-                static_cast<T *>(b.dq)[zfd_token_at(a, head, a.m, row, b.row) + column] =
-                    zfd_from_f32<T>(one * scale);
+                zfd_wide_out<T>(b.dq, zfd_token_at(a, head, a.m, row, b.row) + column, a.wide,
+                                one * scale);
             } else {
                 int64_t to = zfd_token_at(a, head, a.n, row, b.kv_row) + column;
-                static_cast<T *>(b.dk)[to] = zfd_from_f32<T>(two * scale);
-                static_cast<T *>(b.dv)[to] = zfd_from_f32<T>(one);
+                if (b.dk) zfd_wide_out<T>(b.dk, to, b.wide, two * scale);
+                if (b.dv) zfd_wide_out<T>(b.dv, to, b.wide, one);
             }
         }
     }

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(ZFD_WARPGROUP, 4)
             uint4 word[2];
             if (DROP) {
                 const uint64_t first = block_at + (unsigned)(n / 8 + 4 * half);
-                const uint64_t block[2] = {first, first + (unsigned)a.n};
+                const uint64_t block[2] = {first, first + (unsigned)a.all};
                 zfd_random_blocks(block, drop.stream, drop.step, drop.seed, word);
             }
 #pragma unroll
@@ -285,7 +285,7 @@ static bool zfd_sm90_takes(const zf_launch *l, const zfd_heads &a, bool y_well)
     if (a.bias && !(eights && a.bias_step[3] == 1 && zfd_lies_well(8, 2, a.bias))) return false;
     return zfd_device_of(l)->wgmma && (size_t)zfd_device_of(l)->shared >= zfd_sm90_bytes &&
            zf_dtype_size(l->out.dtype) == 2 && a.d == ZFD_SM90_WIDTH && a.well && y_well &&
-           a.scale > 0 && (a.drop.none || a.n % 8 == 0) && a.n > 0 && (!a.causal || a.n >= a.m) &&
+           a.scale > 0 && (a.drop.none || a.n % 8 == 0) && a.n > 0 && (!a.causal || a.past >= 0) &&
            zfd_rows_follow(a.share, a.m) && !a.narrow && !(a.cap > 0) && a.row < 1 << 23 &&
            a.heads < most && a.count / a.heads < most;
 }

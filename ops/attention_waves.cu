@@ -104,7 +104,8 @@ template <class CORE, class T, int D, int TILE> struct zfd_by_waves {
 #pragma unroll
                 for (int i = 0; i < CORE::sums; i++) to[place_of(k, i)] = y.at[k][i];
         }
-        __device__ __forceinline__ void out(T *to, int64_t row, int has, int d, float with,
+        template <class U>
+        __device__ __forceinline__ void out(U *to, int64_t row, int has, int d, float with,
                                             bool) const
         {
 #pragma unroll
@@ -113,7 +114,7 @@ template <class CORE, class T, int D, int TILE> struct zfd_by_waves {
                 for (int i = 0; i < CORE::sums; i++)
                     if (share::row(i) < has && share::column(k) < d)
                         to[share::row(i) * row + share::column(k)] =
-                            zfd_from_f32<T>(y.at[k][i] * with);
+                            zfd_from_f32<U>(y.at[k][i] * with);
         }
     };
     static __device__ __forceinline__ void meet() { __syncthreads(); }

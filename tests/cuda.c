@@ -402,26 +402,6 @@ stop:
     session_close(s);
 }
 
-/* Attention has no kernel for some of the queries on CUDA yet, nor has attention_backward: these
- * are refused. The error; NULL: there is a kernel. */
-static const char *refusal_of(const op_case *c)
-{
-    if (strstr(c->text, "attention_backward") || strstr(c->text, "attention_join"))
-        return "on CUDA";
-    return strstr(c->text, "attention %") && strstr(c->text, " of=")
-               ? "there are no parts of the queries (of="
-               : NULL;
-}
-
-static void check_refused(test *t, session *s, zf_backend *cuda, const op_case *c, const sizes *z)
-{
-    result none = {.values = kept[0], .raw = kept_raw[0]};
-    fill(c, z, ZF_F32, false);
-    if (!run_on(t, s, cuda, c, z, ZF_F32, &none) || !strstr(s->error.text, refusal_of(c)))
-        wrong(t, __LINE__, c, z, "it is not refused: %s", s->error.text);
-    session_close(s);
-}
-
 /* Runs all cases that the table has for the row after which the test is named. */
 static void check_row(test *t)
 {
@@ -442,10 +422,6 @@ static void check_row(test *t)
         bool narrow = is_float_kind(c->operands[0]) && strcmp(c->row, "cast");
         bool squares = strstr(c->text, "attention") != NULL; /* of its length: shapes of its own */
         if (strcmp(c->row, row) || needs_f64(c)) continue;
-        if (refusal_of(c)) {
-            if (fits(c, &z[n < CASES])) check_refused(t, &s, cuda, c, &z[n < CASES]);
-            continue;
-        }
         for (size_t i = 0; i < (n < CASES ? count : 1); i++)
             for (int dtype = ZF_F32; dtype <= (narrow ? ZF_F16 : ZF_F32); dtype++) {
                 bool large = i >= count - 2 || (squares && n >= CASES);
@@ -501,7 +477,7 @@ TEST_ONCE(cuda_replays_steps)
     for (int n = 0; n < CASES; n++) {
         const op_case *c = &cases[n];
         bool good = true;
-        if (!(c->flags & (RANDOM | MUTATES)) || refusal_of(c) || !fits(c, &z)) continue;
+        if (!(c->flags & (RANDOM | MUTATES)) || !fits(c, &z)) continue;
         fill(c, &z, ZF_F32, false);
         for (int b = 0; b < 3 && good; b++) {
             result r = {.values = kept[b == 0], .raw = kept_raw[b == 2]};
@@ -549,9 +525,7 @@ TEST_ONCE(cuda_shares_draw_as_on_the_cpu)
         part parts[PARTS];
         int count = 0;
         bool good = true;
-        if (!(c->flags & RANDOM) || !draws_along(c, n % 4) || needs_f64(c) || refusal_of(c) ||
-            !fits(c, z))
-            continue;
+        if (!(c->flags & RANDOM) || !draws_along(c, n % 4) || needs_f64(c) || !fits(c, z)) continue;
         fill(c, z, dtype, false);
         for (int b = 0; b < 2 && good; b++) {
             apart a = apart_of(t, backends[b], 0);
@@ -600,7 +574,7 @@ TEST_ONCE(cuda_waves_of_64_have_the_bits_of_32)
         part parts[PARTS];
         int count = 0;
         bool good;
-        if (needs_f64(c) || refusal_of(c) || !fits(c, &z)) continue;
+        if (needs_f64(c) || !fits(c, &z)) continue;
         fill(c, &z, dtype, false);
         good = !run_case(t, &s, c, &z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want);
         session_close(&s);
@@ -651,7 +625,7 @@ TEST_ONCE(cuda_matrix_cores_of_waves)
             while (row < 4 && strcmp(c->row, rows[row])) row++;
             if (row == 4 || n % 2 != kind) continue;
             if (row > 1 && n % 6 < 2) z = &sizes_of[1];
-            if (needs_f64(c) || refusal_of(c) || !fits(c, z)) continue;
+            if (needs_f64(c) || !fits(c, z)) continue;
             fill(c, z, dtype, false);
             if (run_case(t, &s, c, z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want)) {
                 session_close(&s);

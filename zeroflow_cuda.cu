@@ -141,12 +141,6 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "%s %%%d: experts that ranks share have no kernel on " ZFD_GPU
                              ", but on the CPU; with all experts on each rank it has one",
                              zf_launch_name(l), (int)l->node);
-    if ((l->op == ZF_OP_reduce_scatter && ZF_INT(l, reduce_scatter, run)) ||
-        (l->op == ZF_OP_all_reduce && ZF_INT(l, all_reduce, run)))
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: sums by several trees have no kernel on " ZFD_GPU
-                             ", but on the CPU; without run it has one",
-                             zf_launch_name(l), (int)l->node);
     if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "

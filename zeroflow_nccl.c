@@ -307,6 +307,9 @@ static zfi_nccl_work zfi_nccl_work_of(zfi_nccl *m, const zf_collective *c, cudaS
         (m->p.comm.rank - group.first) / group.stride};
 }
 
+/* A rank gets from some of the others alone. */
+static bool zfi_nccl_near(const zfi_nccl_work *w) { return w->call->before || w->call->after; }
+
 /* A request to NCCL: `count` elements of `type`, as in zf_collective. In an all_to_all, data for
  * rank r are at from + r * apart, and its data go to to + r * to_apart, except this rank's own. */
 typedef struct zfi_nccl_move {
@@ -322,7 +325,8 @@ static bool zfi_nccl_cuda(const zfi_nccl_work *w, const char *what, cudaError_t 
     return code == cudaSuccess || zfi_nccl_find_cuda(w->m, w->call, what, code);
 }
 
-/* Between the ranks of a group any two send and receive: NCCL's own calls are of all ranks. */
+/* Between the ranks of a group any two send and receive, or those that get from one another: NCCL's
+ * own calls are of all ranks. */
 static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const zfi_nccl_move *v)
 {
     const int32_t world = w->group.count, rank = w->mine, root = w->call->root;
@@ -331,7 +335,7 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
                                                             : one   ? 0
                                                                     : v->count;
     ncclResult_t code, end;
-    switch (world == w->m->p.comm.world ? v->op : ZF_OP_all_to_all) {
+    switch (world == w->m->p.comm.world && !zfi_nccl_near(w) ? v->op : ZF_OP_all_to_all) {
     case ZF_OP_all_gather: return ncclAllGather(v->from, v->to, v->count, v->type, nccl, w->stream);
     case ZF_OP_reduce_scatter:
         return ncclReduceScatter(v->from, v->to, v->count, v->type, ncclSum, nccl, w->stream);
@@ -344,10 +348,11 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
     if ((code = ncclGroupStart())) return code;
     for (int32_t k = 1; k < world && (!code || code == ncclInProgress); k++) {
         const int32_t to = (rank + k) % world, from = (rank - k + world) % world;
-        if (!one || rank == root)
+        if ((!one || rank == root) && zfi_is_neighbour(w->call, to, rank))
             code = ncclSend(v->from + (size_t)to * apart, v->count, v->type,
                             (int)(w->group.first + to * w->group.stride), nccl, w->stream);
-        if ((!code || code == ncclInProgress) && (!one || from == root))
+        if ((!code || code == ncclInProgress) && (!one || from == root) &&
+            zfi_is_neighbour(w->call, rank, from))
             code = ncclRecv(v->to + (size_t)from * to_apart, v->count, v->type,
                             (int)(w->group.first + from * w->group.stride), nccl, w->stream);
     }
@@ -361,7 +366,8 @@ static bool zfi_nccl_own(const zfi_nccl_work *w, const zfi_nccl_move *v)
     const bool one = v->op == ZF_OP_bcast;
     char *to = v->to + (one ? 0 : (size_t)w->mine * v->count);
     cudaError_t code;
-    if (w->group.count == w->m->p.comm.world || v->op == ZF_OP_all_to_all || v->op == ZF_OP_send)
+    if ((w->group.count == w->m->p.comm.world && !zfi_nccl_near(w)) || v->op == ZF_OP_all_to_all ||
+        v->op == ZF_OP_send)
         return true;
     if ((one && w->call->root != w->mine) || to == v->from) return true;
     code = cudaMemcpyAsync(to, v->from, v->count, cudaMemcpyDeviceToDevice, w->stream);
@@ -396,18 +402,32 @@ static int64_t zfi_nccl_cut(const zfi_nccl_work *w)
 
 static int64_t zfi_nccl_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Adds the ranks' elements [at, at + n), which are in the half. */
+/* Adds the ranks' elements [at, at + n), which are in the half: those of each run by a tree. */
 static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char *out,
                                const char *half, size_t stride, const char *own, int64_t n)
 {
     zf_error error = {ZF_OK, ""};
     char name[64];
-    const zf_cuda_sum sum = {
-        out, half, stride, own, w->mine, w->group.count, n, w->call->dtype, w->call->add,
-        w->call->tree};
-    if (!zf_cuda_add_ranks(&sum, stream, &error)) return true;
+    const int32_t ranks = w->call->run ? w->call->run : w->group.count;
+    for (int32_t r = 0; r < w->group.count && !error.status; r += ranks) {
+        const zf_cuda_sum sum = {out, half + (size_t)r * stride, stride, own, w->mine - r, ranks, n,
+                                 w->call->dtype, w->call->add || r, w->call->tree};
+        zf_cuda_add_ranks(&sum, stream, &error);
+    }
+    if (!error.status) return true;
     return zfi_process_find(&w->m->p, error.status, "%s: %s",
                             zfi_process_call(&w->m->p, name, w->call), error.text);
+}
+
+/* Of ranks from which this one gets nothing, 0 is added. */
+static bool zfi_nccl_clear_far(const zfi_nccl_work *w, char *half, size_t stride, size_t bytes)
+{
+    for (int32_t r = 0; r < w->group.count; r++)
+        if (!zfi_is_neighbour(w->call, w->mine, r) &&
+            !zfi_nccl_cuda(w, "cudaMemsetAsync",
+                           cudaMemsetAsync(half + (size_t)r * stride, 0, bytes, w->stream)))
+            return false;
+    return true;
 }
 
 /* out[0..count): the sums of the ranks' in[0..count). If `apart` is not 0: rank r gets the sums of
@@ -435,7 +455,7 @@ static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int6
         if (at >= 2 * cut && !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
                                             cudaStreamWaitEvent(w->stream, ch->added[last], 0)))
             return false;
-        if (!zfi_nccl_put(w, &move)) return false;
+        if (!zfi_nccl_clear_far(w, half, stride, bytes) || !zfi_nccl_put(w, &move)) return false;
         if (!one &&
             (!zfi_nccl_cuda(w, "cudaEventRecord", cudaEventRecord(ch->came[last], w->stream)) ||
              !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
@@ -519,11 +539,6 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
     const zf_collective *c = w->call;
     const size_t bytes = (size_t)c->count * w->size;
     zfi_nccl_move move = {c->op, c->in, c->out, bytes, 0, 0, ncclUint8};
-    if (c->before || c->after)
-        return zfi_process_find(&w->m->p, ZF_ERR_ARGUMENT,
-                                "zf_nccl_comm: a rank gets from all, not from %d before it and %d "
-                                "after",
-                                (int)c->before, (int)c->after);
     switch (c->op) {
     case ZF_OP_all_to_all: return zfi_nccl_all_to_all(w);
     case ZF_OP_reduce_scatter:

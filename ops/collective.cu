@@ -74,32 +74,72 @@ static int zfd_gathered_dim(const zf_launch *l)
                                              : 0);
 }
 
+/* Each rank has two halves, of which the second comes from the other end. */
+static bool zfd_goes_zigzag(const zf_launch *l)
+{
+    return l->op == ZF_OP_all_gather       ? ZF_INT(l, all_gather, zigzag)
+           : l->op == ZF_OP_reduce_scatter ? ZF_INT(l, reduce_scatter, zigzag)
+                                           : 0;
+}
+
 /* What lies in scratch before the call, and after it, of a collective along dimensions
  * (ops/collective.c). */
 static size_t zfd_cuda_scratch_collective(const zf_launch *l)
 {
-    if (!zfd_is_among_ranks(l) || zfd_cut_dim(l) == zfd_gathered_dim(l)) return 0;
+    if (!zfd_is_among_ranks(l) ||
+        (zfd_cut_dim(l) == zfd_gathered_dim(l) && !zfd_goes_zigzag(l)))
+        return 0;
     return zfd_bytes(l->op == ZF_OP_all_gather ? &l->out : &l->args[0]);
 }
 
-/* Moves all ranks' pieces, which lie side by side along dimension `dim` of `whole`, to where they
- * lie one after the other in scratch; or `back`. */
-static void zfd_turn_pieces(const zf_launch *l, const zf_array *whole, int dim, bool back)
+/* Moves the pieces of `count` ranks from rank `first` on, which lie side by side along dimension
+ * `dim` of `whole`, to where they lie one after the other in scratch; or `back`. */
+static void zfd_turn_some(const zf_launch *l, const zf_array *whole, int dim, bool back,
+                          int64_t first, int64_t count)
 {
+    const int halves = zfd_goes_zigzag(l) ? 2 : 1;
     const int64_t world = ZF_INT(l, all_gather, world), rows = zfd_span(&whole->shape, 0, dim),
-                  row = zfd_span(&whole->shape, dim, whole->shape.rank) / world;
-    const int64_t dims[3] = {world, rows, row}, side[3] = {row, world * row, 1},
-                  apart[3] = {rows * row, row, 1};
-    zfd_box b;
-    memset(&b, 0, sizeof b);
-    b.walk.rank = 3;
-    for (int k = 0; k < 3; k++) {
-        b.walk.dims[k] = dims[k];
-        b.walk.strides[back][k] = side[k], b.walk.strides[!back][k] = apart[k];
+                  row = zfd_span(&whole->shape, dim, whole->shape.rank) / world / halves;
+    const int64_t dims[3] = {count, rows, row}, apart[3] = {halves * rows * row, halves * row, 1},
+                  size = (int64_t)zf_dtype_size(whole->dtype);
+    for (int h = 0; h < halves; h++) {
+        const int64_t side[3] = {h ? -row : row, halves * world * row, 1};
+        const int64_t at_side = (h ? 2 * world - 1 - first : first) * row,
+                      at_apart = first * apart[0] + h * row;
+        zfd_box b;
+        memset(&b, 0, sizeof b);
+        b.walk.rank = 3;
+        for (int k = 0; k < 3; k++) {
+            b.walk.dims[k] = dims[k];
+            b.walk.strides[back][k] = side[k], b.walk.strides[!back][k] = apart[k];
+        }
+        b.from = static_cast<const char *>(back ? l->scratch : whole->data) +
+                 (back ? at_apart : at_side) * size;
+        b.to = static_cast<char *>(back ? whole->data : l->scratch) +
+               (back ? at_side : at_apart) * size;
+        zfd_box_copy(l, b, false);
     }
-    b.from = static_cast<const char *>(back ? l->scratch : whole->data);
-    b.to = static_cast<char *>(back ? whole->data : l->scratch);
-    zfd_box_copy(l, b, false);
+}
+
+/* The same of all ranks; back, of those that this one gets from, and 0 for others. */
+static void zfd_turn_pieces(const zf_launch *l, const zf_collective *c, const zf_array *whole,
+                            int dim, bool back)
+{
+    const int64_t world = ZF_INT(l, all_gather, world), own = zfd_place_in_group(l);
+    int64_t first = 0, last = world - 1;
+    if (back && (c->before || c->after)) {
+        first = max(first, own - c->before), last = min(last, own + c->after);
+        (void)zfd_move_bytes(l, whole->data, NULL, (int64_t)zfd_bytes(whole));
+    }
+    zfd_turn_some(l, whole, dim, back, first, last - first + 1);
+}
+
+/* -0, to which any sum may be added. */
+static __global__ void __launch_bounds__(ZFD_THREADS) zfd_put_nothing(float *x, int64_t count)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x)
+        x[i] = -0.0f;
 }
 
 static zf_status zfd_copy_own(const zf_launch *l, const zf_collective *c)
@@ -128,22 +168,17 @@ static zf_status zfd_cuda_collective(const zf_launch *l)
     if (l->op == ZF_OP_all_gather && l->run->micro > 0 && ZF_INT(l, all_gather, once)) return ZF_OK;
     zf_collective c = zf_collective_of(l);
     int64_t count = zfd_count(&l->out);
-    if (zfd_refuse_zigzag(l, l->op == ZF_OP_all_gather       ? ZF_INT(l, all_gather, zigzag)
-                             : l->op == ZF_OP_reduce_scatter ? ZF_INT(l, reduce_scatter, zigzag)
-                                                             : false))
-        return ZF_ERR_BACKEND;
-    if (c.before || c.after)
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: on " ZFD_GPU " ranks get from all others",
-                             zf_op_name(l->op), (int)l->node);
     if (zfd_is_among_ranks(l)) {
         const bool along = zfd_cuda_scratch_collective(l) > 0;
         zf_status status;
         if (along && l->op != ZF_OP_all_gather)
-            zfd_turn_pieces(l, &l->args[0], zfd_cut_dim(l), false);
+            zfd_turn_pieces(l, &c, &l->args[0], zfd_cut_dim(l), false);
         status = zfd_ask_ranks(l, &c);
         if (along && l->op != ZF_OP_reduce_scatter && !status)
-            zfd_turn_pieces(l, &l->out, zfd_gathered_dim(l), true);
+            zfd_turn_pieces(l, &c, &l->out, zfd_gathered_dim(l), true);
+        if (l->op == ZF_OP_reduce && zfd_place_in_group(l) != c.root && count && !status)
+            ZFD_LAUNCH(zfd_put_nothing, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)), ZFD_THREADS, 0,
+                       zfd_stream(l), static_cast<float *>(l->out.data), count);
         return status ? status : zfd_launched(l);
     }
     if (!count) return ZF_OK;
@@ -163,4 +198,5 @@ ZFD_KERNEL(reduce_scatter, zfd_cuda_collective, zfd_cuda_scratch_collective)
 ZFD_KERNEL(all_reduce, zfd_cuda_collective, NULL)
 ZFD_KERNEL(all_to_all, zfd_cuda_collective, zfd_cuda_scratch_collective)
 ZFD_KERNEL(bcast, zfd_cuda_collective, NULL)
+ZFD_KERNEL(reduce, zfd_cuda_collective, NULL)
 ZFD_KERNEL(send, zfd_cuda_send, NULL)

@@ -28,6 +28,7 @@ typedef struct zfd_fused_norm_job {
     float *rstds, eps;
     bool rounds; /* s has the rounding of T */
     zfd_dropout drop;
+    zfd_share share;
     zfd_fault fault; /* the error to report, without the index */
     zfd_fault *report;
 } zfd_fused_norm_job;
@@ -69,6 +70,7 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
     const T *word = NULL, *type = NULL, *position = NULL;
     uint4 next_x[held] = {}, next_residual[held] = {};
+    int64_t drawn = 0;
     team t(j.set);
     /* s from x: first without the residual, which is then added. */
     auto begin = [&](float(&x)[V], index i) {
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
 #pragma unroll
             for (int v = 0; v < V; v++) x[v] += bias[v];
         }
-        t.drop(drop, x, i);
+        t.drop(drop, x, i, drawn);
     };
     auto add = [&](float(&x)[V], const float(&more)[V]) {
 #pragma unroll
@@ -130,6 +132,7 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
         }
         fetch(row + step);
         t.go(j.set, row);
+        drawn = zfd_number_of(j.share, t.base);
         if (j.words && row < j.set.rows) {
             int64_t token = row >> 32 ? row % j.tokens : (uint32_t)row % (uint32_t)j.tokens;
             word = zfd_named_row<T>(j, j.words, j.ids, j.word_count, row, ZFD_FAULT_INDEX);
@@ -173,7 +176,7 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
             if (j.xhat) t.put(static_cast<T *>(j.xhat), i, s[k]);
 #pragma unroll
             for (int v = 0; v < V; v++) s[k][v] = fmaf(s[k][v], gamma[v], beta[v]);
-            if (j.words) t.drop(drop, s[k], i);
+            if (j.words) t.drop(drop, s[k], i, drawn);
             t.put(static_cast<T *>(j.y), i, s[k]);
         });
     }
@@ -206,17 +209,6 @@ static void zfd_fused_norm_launch(const zf_launch *l, zfd_fused_norm_job *j, boo
                    *j);
 }
 
-/* Dropout of rows that are some of a whole value is refused. */
-static zf_status zfd_refuse_shared(const zf_launch *l)
-{
-    const bool drops = ZF_FLOAT(l, dropout, p) > 0;
-    return l->share && drops
-               ? zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                               "%s %%%d: on " ZFD_GPU " dropout of a norm is of a whole value",
-                               zf_op_name(l->op), (int)l->node)
-               : ZF_OK;
-}
-
 static zf_status zfd_cuda_residual_norm(const zf_launch *l)
 {
     const zf_array *x = l->args, *vectors = x + (zfd_embeds(l) ? 5 : 2),
@@ -224,7 +216,6 @@ static zf_status zfd_cuda_residual_norm(const zf_launch *l)
                    *sum = zfd_saved_out(l, ZFD_SUM);
     const bool rms = !zfd_embeds(l) && ZF_INT(l, residual_norm, form) == ZFD_FORM_RMS;
     zfd_fused_norm_job j = {};
-    if (zfd_refuse_shared(l)) return ZF_ERR_BACKEND;
     if (!zfd_row_count(&l->out)) return ZF_OK;
     if (zfd_embeds(l)) {
         j.words = x[0].data, j.word_count = x[0].shape.dims[0], j.ids = zfd_integers_of(&x[1]);
@@ -243,7 +234,7 @@ static zf_status zfd_cuda_residual_norm(const zf_launch *l)
     if (xhat) j.xhat = xhat->data;
     if (sum) j.sum = sum->data;
     if (rstds) j.rstds = static_cast<float *>(rstds->data);
-    j.drop = zfd_dropout_attributes(l);
+    j.drop = zfd_dropout_attributes(l), j.share = zfd_share_of(l, &l->out.shape);
     bool wide = zfd_lies_well(0, 1, j.x, j.residual, j.bias, j.words) &&
                 zfd_lies_well(0, 1, j.types, j.positions, j.gamma, j.beta) &&
                 zfd_lies_well(0, 1, j.y, j.xhat, j.sum);
@@ -275,6 +266,7 @@ typedef struct zfd_residual_grad_job {
     float *parts;
     bool wide, rms;
     zfd_dropout drop;
+    zfd_share share;
 } zfd_residual_grad_job;
 
 template <class T, bool WHOLE>
@@ -334,6 +326,7 @@ __global__ void __launch_bounds__(ZFD_GRAD_THREADS, ZFD_GRAD_BLOCKS)
         if (row >= end) continue;
         mean[0] = j.rms ? 0 : mean[0] / (float)j.n, mean[1] /= (float)j.n;
         t.base = row * j.n;
+        const int64_t drawn = zfd_number_of(j.share, t.base);
         t.each([&](int k, int i) {
             float x[V], d[V], h[V], c[V];
             zfd_unpack<T>(d, packed_d[k]), zfd_unpack<T>(h, packed_h[k]);
@@ -351,7 +344,7 @@ __global__ void __launch_bounds__(ZFD_GRAD_THREADS, ZFD_GRAD_BLOCKS)
                 for (int v = 0; v < V; v++) x[v] += d[v];
             }
             t.put(ds, i, x);
-            t.drop(drop, x, i);
+            t.drop(drop, x, i, drawn);
             if (dx) t.put(dx, i, x);
 #pragma unroll
             for (int v = 0; v < V; v++) sums[2][k][v] += x[v];
@@ -415,6 +408,7 @@ static zf_status zfd_long_residual_grad(const zf_launch *l, void *const out[ZFD_
     j.rstds = static_cast<const float *>(l->args[2].data);
     j.dx = l->out.data, j.dropped = dx;
     j.centred = ZF_INT(l, residual_norm_grad, form) != ZFD_FORM_RMS, j.drop = drop;
+    j.share = zfd_share_of(l, &l->out.shape);
     if (l->arg_count > 4) j.more = l->args[4].data;
     if (!status) status = zfd_norm_grad_launch(l, &j);
     if (!status && out[2]) status = zfd_columns(l, &l->out, NULL, NULL, drop, after);
@@ -427,8 +421,7 @@ static zf_status zfd_cuda_residual_norm_grad(const zf_launch *l)
     zfd_residual_grad_job j = {};
     zfd_columns_out o = {};
     dim3 block;
-    if (zfd_refuse_shared(l)) return ZF_ERR_BACKEND;
-    j.drop = zfd_dropout_attributes(l);
+    j.drop = zfd_dropout_attributes(l), j.share = zfd_share_of(l, &l->out.shape);
     j.dx = dx ? dx->data : NULL;
     for (int k = 0; k < ZFD_SUMS; k++)
         if (zfd_saved_out(l, ZFD_DGAMMA + k)) o.out[k] = l->saved[ZFD_DGAMMA + k].data;

@@ -160,12 +160,7 @@ template <class T, int K, bool WHOLE = false> struct zfd_team {
         }
     }
 
-    /* Applies dropout to the pack at i of a value of the rows' shape. */
-    __device__ __forceinline__ void drop(const zfd_dropper &d, float (&x)[V], index i) const
-    {
-        drop(d, x, i, base);
-    }
-    /* The same of a row whose first element has the number `from`. */
+    /* Applies dropout to the pack at i of a row whose first element has the number `from`. */
     __device__ __forceinline__ void drop(const zfd_dropper &d, float (&x)[V], index i,
                                          int64_t from) const
     {
@@ -600,6 +595,7 @@ typedef struct zfd_norm_grad_job {
     void *dx, *dropped;
     bool centred;
     zfd_dropout drop;
+    zfd_share share;
 } zfd_norm_grad_job;
 
 template <class T, int K>
@@ -610,6 +606,7 @@ __global__ void __launch_bounds__(ZFD_TEAM_MOST) zfd_norm_grad_kernel(const zfd_
     typedef typename zfd_team<T, K>::index index;
     const int V = zfd_team<T, K>::V;
     const zfd_dropper drop = zfd_dropper_of(j.drop);
+    const int64_t drawn = zfd_number_of(j.share, t.base);
     float g[K ? K : 1][V], xhat[K ? K : 1][V], sums[2] = {0, 0}, mean = 0, rstd = 0;
     if (t.n) {
         if (j.moments) mean = j.moments[2 * t.row];
@@ -649,7 +646,7 @@ __global__ void __launch_bounds__(ZFD_TEAM_MOST) zfd_norm_grad_kernel(const zfd_
         }
         t.put(static_cast<T *>(j.dx), i, g[k]);
         if (!j.dropped) return;
-        t.drop(drop, g[k], i);
+        t.drop(drop, g[k], i, drawn);
         t.put(static_cast<T *>(j.dropped), i, g[k]);
     });
 }
@@ -697,6 +694,7 @@ typedef struct zfd_columns_job {
     int64_t rows, n, chunk; /* chunk: rows of a part */
     bool wide, asked[ZFD_SUMS];
     zfd_dropout drop;
+    zfd_share share;
 } zfd_columns_job;
 
 template <class T>
@@ -733,7 +731,7 @@ __global__ void __launch_bounds__(ZFD_WARP *ZFD_SUM_ROWS)
         }
         if (j.asked[2] && !drop.off) {
             float by[V];
-            zfd_kept_of(drop, (uint64_t)(r * j.n + i), by);
+            zfd_kept_of(drop, (uint64_t)(zfd_number_of(j.share, r * j.n) + i), by);
 #pragma unroll
             for (int v = 0; v < V; v++) sum[2][v] += by[v] != 0 ? x[v] * by[v] : 0;
         }
@@ -822,13 +820,15 @@ static zf_status zfd_columns_end(const zf_launch *l, zf_dtype dtype, const zfd_c
     return zfd_launched(l);
 }
 
-/* Computes the sums whose `out` is not NULL. The parts are in scratch. */
+/* Computes the sums whose `out` is not NULL; with dropout, a has the result's shape. The parts are in
+ * scratch. */
 static zf_status zfd_columns(const zf_launch *l, const zf_array *a, const void *b,
                              const float *moments, const zfd_dropout &drop,
                              void *const out[ZFD_SUMS])
 {
     zfd_columns_job j = {};
     zfd_columns_out o = {};
+    if (out[2]) j.share = zfd_share_of(l, &a->shape);
     int64_t parts = zfd_column_parts(l, a);
     j.a = a->data, j.b = b, j.moments = moments;
     o.parts = j.parts = static_cast<float *>(l->scratch);

@@ -1,25 +1,24 @@
 /* part on CUDA (ops/part.c). */
 
-/* What is dealt zig-zag is refused. */
-static zf_status zfd_refuse_zigzag(const zf_launch *l, bool zigzag)
+/* The number of this rank among those of the group. */
+static int64_t zfd_place_in_group(const zf_launch *l)
 {
-    return zigzag ? zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                                  "%s %%%d: on " ZFD_GPU " nothing is dealt zig-zag",
-                                  zf_op_name(l->op), (int)l->node)
-                  : ZF_OK;
+    return l->group.count ? (l->run->rank - l->group.first) / l->group.stride : l->run->rank;
 }
 
 static zf_status zfd_cuda_part(const zf_launch *l)
 {
     const zf_shape *y = &l->out.shape;
-    const int dim = (int)ZF_INT(l, part, dim);
-    const int64_t place = (l->run->rank - l->group.first) / l->group.stride,
-                  wide = zfd_span(y, dim, y->rank), width = wide * ZF_INT(l, part, world);
-    if (zfd_refuse_zigzag(l, ZF_INT(l, part, zigzag))) return ZF_ERR_BACKEND;
+    const int dim = (int)ZF_INT(l, part, dim), halves = ZF_INT(l, part, zigzag) ? 2 : 1;
+    const int64_t place = zfd_place_in_group(l), world = ZF_INT(l, part, world),
+                  all = zfd_span(y, dim, y->rank), wide = all / halves, width = all * world;
     if (!zfd_count(&l->out)) return ZF_OK;
-    zfd_box_copy(l, zfd_box_rows(l, zfd_span(y, 0, dim), wide, l->args[0].data, place * wide, width,
-                                 l->out.data, 0, wide),
-                 false);
+    for (int h = 0; h < halves; h++) { /* zig-zag, the second half comes from the other end */
+        const int64_t from = h ? 2 * world - 1 - place : place;
+        zfd_box_copy(l, zfd_box_rows(l, zfd_span(y, 0, dim), wide, l->args[0].data, from * wide,
+                                     width, l->out.data, h * wide, all),
+                     false);
+    }
     return zfd_launched(l);
 }
 

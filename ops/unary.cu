@@ -306,8 +306,8 @@ static zf_status zfd_cuda_cast(const zf_launch *l)
 /* By which number an element of a value that ranks share is drawn: that in the whole one. */
 typedef struct zfd_share {
     int rank; /* 0: the value is whole */
-    int64_t at, dims[2 * ZF_MAX_RANK], steps[2 * ZF_MAX_RANK];
-    zfd_divisor by[2 * ZF_MAX_RANK]; /* dims */
+    int64_t at, dims[3 * ZF_MAX_RANK], steps[3 * ZF_MAX_RANK];
+    zfd_divisor by[3 * ZF_MAX_RANK]; /* dims */
 } zfd_share;
 
 /* Adds dimensions in front of those that are there, of which `n` elements are `step` apart. */
@@ -327,10 +327,12 @@ static zfd_share zfd_share_of(const zf_launch *l, const zf_shape *shape)
     memset(&s, 0, sizeof s);
     if (!l->share) return s;
     for (int d = shape->rank - 1; d >= 0; d--) {
-        const int64_t n = shape->dims[d], run = l->share->run[d] ? l->share->run[d] : n;
+        const int64_t n = shape->dims[d], run = l->share->run[d] ? l->share->run[d] : n,
+                      fold = l->share->fold[d], half = fold ? run / 2 : run;
         if (!n) return s;
         s.at += l->share->at[d] * step;
-        zfd_share_put(&s, run, step);
+        zfd_share_put(&s, half, step);
+        if (fold) zfd_share_put(&s, 2, step * (half + fold));
         zfd_share_put(&s, n / run, step * run * (l->share->whole.dims[d] / n));
         step *= l->share->whole.dims[d], count *= n;
     }

@@ -1,6 +1,6 @@
 /* Whole models on ranks along tensor, context and pipe, each with a device of its own: after steps
  * that are launched, captured and replayed, losses and parameters have the bits of one such device,
- * and losses are near the CPU's. */
+ * and losses are near the CPU's. Ranks that share experts have those of ranks with all of them. */
 #define _POSIX_C_SOURCE 200809L
 #include "../small_models.h"
 #include "ranks.h"
@@ -21,7 +21,9 @@ typedef struct seen {
 typedef struct course {
     bool bert;
     int words; /* of the vocabulary; 0: WORDS */
-    int micro; /* parts of a batch */
+    int window; /* keys that a token sees; 0: all before it */
+    int micro; /* parts of a batch, of each rank along data */
+    int experts; /* of a layer; 0: there are none */
     double dropout;
     zf_training t;
     bool cpu;
@@ -40,20 +42,25 @@ static zf_tensor build(zf_graph *g, const course *c)
         b.vocab = words_of(c), b.hidden = 32, b.layers = 2, b.heads = 4, b.intermediate = 48;
         b.positions = 16, b.dropout = b.attention_dropout = c->dropout;
         bert_build(g, &b, &shape, false);
-    } else if (!c->bert && llm_config_load("15m", &l, &error)) {
+    } else if (!c->bert && llm_config_load(c->experts ? "moe-15m" : "15m", &l, &error)) {
         l.vocab = words_of(c), l.hidden = 32, l.layers = 2, l.heads = 4, l.kv_heads = 2;
-        l.width = 8, l.intermediate = 48, l.positions = 16;
+        l.width = 8, l.intermediate = 48, l.positions = 16, l.window = c->window;
+        if (c->experts) l.experts = c->experts, l.chosen = 2, l.expert_width = 24;
         llm_build(g, &l, &shape, SAMPLE_TRAIN);
     }
     return zf_graph_find(g, "loss");
 }
 
-static zf_status steps(zf_graph *g, zf_program *p, const course *c, float *losses)
+/* Ranks along data. */
+static int data_of(const course *c) { return c->t.zero.world > 1 ? c->t.zero.world : 1; }
+
+static zf_status steps(zf_graph *g, zf_program *p, const course *c, int rank, float *losses)
 {
+    const int data = data_of(c);
     zf_status status = ZF_OK;
     for (int step = 0; step < STEPS && !status; step++) {
         for (int k = 0; k < c->micro && !status; k++) {
-            feed(g, p, k, step);
+            feed(g, p, k * data + rank % data, step);
             status = k + 1 < c->micro ? zf_micro(p) : zf_step(p);
         }
         if (!status) status = zf_read(p, zf_graph_find(g, "loss"), &losses[step], sizeof(float));
@@ -104,7 +111,7 @@ static void course_body(member *m)
                                              .verify = true});
     to->cut = cut_vocabularies(g, c);
     if (p) {
-        if (steps(g, p, c, to->losses) || parameters(g, p, to))
+        if (steps(g, p, c, m->rank, to->losses) || parameters(g, p, to))
             snprintf(m->said, sizeof m->said, "%.500s", zf_program_error(p));
     } else {
         snprintf(m->said, sizeof m->said, "%.500s", zf_graph_error(g));
@@ -127,29 +134,31 @@ static bool run_course(test *t, course *c, int world)
 /* `how` on one rank, with the same sections, and on several. */
 static void check_axes(test *t, const course *how)
 {
-    static seen alone, near, shared[MOST];
+    static seen alone[MOST], near[MOST], shared[MOST];
     course one, several, cpu;
     const int tensor = how->t.tensor ? how->t.tensor : 1,
               context = how->t.context ? how->t.context : 1,
-              world = tensor * context * (how->t.stages.ranks ? how->t.stages.ranks : 1);
+              data = data_of(how),
+              world = data * tensor * context * (how->t.stages.ranks ? how->t.stages.ranks : 1);
     if (ranks(t, world) < world) return;
     one = several = *how;
-    one.t.tensor = one.t.tensor ? 1 : 0, one.t.context = one.t.stages.ranks = 0;
-    one.of = &alone, several.of = shared;
-    cpu = one, cpu.cpu = true, cpu.of = &near;
-    if (!run_course(t, &one, 1)) return;
+    one.t.tensor = one.t.tensor ? 1 : 0, one.t.context = context > 1, one.t.stages.ranks = 0;
+    one.t.expert = 0, one.of = alone, several.of = shared;
+    cpu = one, cpu.cpu = true, cpu.of = near;
+    if (!run_course(t, &one, data)) return;
     emulation_seed(2);
-    if (!run_course(t, &several, world) || !run_course(t, &cpu, 1)) return;
+    if (!run_course(t, &several, world) || !run_course(t, &cpu, data)) return;
     for (int r = 0; r < world; r++) {
-        CHECK(t, !memcmp(shared[r].losses, alone.losses, sizeof alone.losses));
-        CHECK(t, shared[r].bytes == alone.bytes && alone.bytes > 20000 && alone.bytes <= ROOM);
-        CHECK(t, !memcmp(shared[r].values, alone.values, alone.bytes));
+        const seen *a = &alone[r % data];
+        CHECK(t, !memcmp(shared[r].losses, a->losses, sizeof a->losses));
+        CHECK(t, shared[r].bytes == a->bytes && a->bytes > 20000 && a->bytes <= ROOM);
+        CHECK(t, !memcmp(shared[r].values, a->values, a->bytes));
         CHECK(t, !shared[r].cut == !how->t.tensor);
     }
-    CHECK(t, alone.losses[0] != alone.losses[STEPS - 1]);
+    CHECK(t, alone->losses[0] != alone->losses[STEPS - 1]);
     for (int step = 0; step < STEPS; step++)
-        CHECK_NEAR(t, alone.losses[step], near.losses[step],
-                   (how->t.precision.dtype ? 2e-2 : 1e-4) * near.losses[step]);
+        CHECK_NEAR(t, alone->losses[step], near->losses[step],
+                   (how->t.precision.dtype ? 2e-2 : 1e-4) * near->losses[step]);
 }
 
 TEST_ONCE(cuda_tensor_llama_has_the_bits_of_one_rank)
@@ -180,6 +189,46 @@ TEST_ONCE(cuda_tensor_bert_draws_as_one_rank)
 TEST_ONCE(cuda_context_llama_has_the_bits_of_one_rank)
 {
     check_axes(t, &(course){.micro = 1, .t = {.context = 2, .sections.context = 2}});
+}
+
+/* Attention gathers keys and values: all of them, of pieces that are dealt zig-zag, and of those
+ * ranks alone that queries see. */
+TEST_ONCE(cuda_gathered_keys_have_the_bits_of_one_rank)
+{
+    check_axes(t, &(course){.micro = 1,
+                            .t = {.context = 2,
+                                  .context_kind = ZF_CONTEXT_GATHER,
+                                  .sections.context = 4}});
+}
+
+TEST_ONCE(cuda_zigzag_has_the_bits_of_one_rank)
+{
+    check_axes(t, &(course){.bert = true,
+                            .micro = 1,
+                            .dropout = 0.2,
+                            .t = {.context = 2,
+                                  .context_kind = ZF_CONTEXT_ZIGZAG,
+                                  .sections.context = 4,
+                                  .precision.dtype = ZF_BF16}});
+}
+
+TEST_ONCE(cuda_windows_have_the_bits_of_one_rank)
+{
+    check_axes(t, &(course){.window = 2,
+                            .micro = 1,
+                            .t = {.context = 4,
+                                  .context_kind = ZF_CONTEXT_GATHER,
+                                  .sections.context = 4}});
+}
+
+/* Keys and values come rank by rank, and what is made of them is joined. */
+TEST_ONCE(cuda_ring_has_the_bits_of_one_rank)
+{
+    check_axes(t, &(course){.micro = 1,
+                            .t = {.context = 2,
+                                  .context_kind = ZF_CONTEXT_RING,
+                                  .sections.context = 4,
+                                  .precision.dtype = ZF_BF16}});
 }
 
 TEST_ONCE(cuda_stages_have_the_bits_of_one_rank)

@@ -855,8 +855,7 @@ TEST_ONCE(cuda_sizes_have_limits)
                    dy = {NULL, ZF_F32, ZF_SHAPE(many, 4)}, index = {NULL, ZF_I32, ZF_SHAPE(many)},
                    rows = {NULL, ZF_F32, ZF_SHAPE(8, 4)},
                    wide = {NULL, ZF_F32, ZF_SHAPE(1, 1, 1 << 16)},
-                   one = {NULL, ZF_I32, ZF_SHAPE(1)}, row = {NULL, ZF_F32, ZF_SHAPE(4)};
-    const zf_share share = {.whole = ZF_SHAPE(16, 4)};
+                   one = {NULL, ZF_I32, ZF_SHAPE(1)};
     const struct {
         zf_op op;
         int arg_count;
@@ -888,15 +887,6 @@ TEST_ONCE(cuda_sizes_have_limits)
          ZF_AT_cached_attention_heads,
          1,
          " wide, and there are 2^31 queries at most"},
-        {ZF_OP_part, 1, {rows}, rows, ZF_AT_part_zigzag, 1,
-         "part %2: on CUDA nothing is dealt zig-zag"},
-        {ZF_OP_all_gather, 1, {rows}, rows, ZF_AT_all_gather_zigzag, 1,
-         "all_gather %2: on CUDA nothing is dealt zig-zag"},
-        {ZF_OP_all_gather, 1, {rows}, rows, ZF_AT_all_gather_before, 1,
-         "all_gather %2: on CUDA ranks get from all others"},
-        {ZF_OP_residual_norm, 3, {rows, rows, row}, rows, ZF_AT_residual_norm_p,
-         0x3fe0000000000000, /* 0.5 */
-         "residual_norm %2: on CUDA dropout of a norm is of a whole value"},
     };
     zf_error error = {ZF_OK, ""};
     zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
@@ -911,7 +901,6 @@ TEST_ONCE(cuda_sizes_have_limits)
                              .out = ways[k].out,
                              .attributes = attributes,
                              .run = &run,
-                             .share = ways[k].op == ZF_OP_residual_norm ? &share : NULL,
                              .backend = cuda->self,
                              .error = &error};
         attributes[ways[k].attribute].i = ways[k].value;

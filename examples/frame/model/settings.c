@@ -360,8 +360,6 @@ static const char *wrong_context(const settings *o)
         return "--sections context=S: S must be a multiple of --context";
     if (t->context_kind == ZF_CONTEXT_ZIGZAG && t->sequence && !strcmp(t->sequence, "tensor"))
         return "--sequence tensor excludes --context-kind zigzag, which deals halves: leave it out";
-    if (t->context_kind && o->device.kind != DEVICE_CPU)
-        return "--context-kind gather, zigzag and ring are for --device cpu";
     if (o->memory) return "--context and --memory exclude each other";
     return NULL;
 }

@@ -133,14 +133,6 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
                              "CPU backend has it",
                              zf_launch_name(l), (int)l->node);
-    if ((l->op == ZF_OP_expert_rows && ZF_INT(l, expert_rows, blocks) > 1) ||
-        (l->op == ZF_OP_grouped_linear && ZF_INT(l, grouped_linear, sources) > 1) ||
-        (l->op == ZF_OP_grouped_outer &&
-         (ZF_INT(l, grouped_outer, sources) > 1 || ZF_INT(l, grouped_outer, sections))))
-        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: experts that ranks share have no kernel on " ZFD_GPU
-                             ", but on the CPU; with all experts on each rank it has one",
-                             zf_launch_name(l), (int)l->node);
     if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "

@@ -140,10 +140,19 @@ static zf_status zfd_until(zfd_cuda *c, cudaEvent_t event, zf_error *error)
 /* ------------------------------------------------------------------------------- faults */
 
 /* An error of experts (ops/route.c, experts.c, grouped_linear.c). */
-static zf_status zfd_expert_fault(const zfd_fault &f, zf_error *error)
+static zf_status zfd_expert_fault(const zfd_fault &f, int rank, zf_error *error)
 {
     const char *name = zf_op_name((zf_op)f.op);
+    const long long first = f.of ? f.element / f.of * f.of : 0;
     switch (f.kind) {
+    case ZFD_FAULT_BLOCK:
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s %%%d: %lld choices of experts %lld to %lld on rank %d, %lld of them "
+                             "of expert %lld, and there are %lld rows; %.2f times the mean of %g "
+                             "would do",
+                             name, (int)f.node, f.value, first, first + f.of - 1, rank, f.ignored,
+                             f.element, f.limit, ceil((double)f.value / f.least * 100) / 100,
+                             f.least);
     case ZFD_FAULT_ROUTE:
         return zfd_cuda_fail(error, ZF_ERR_NAN,
                              "route %%%d: the router's logits of token %lld have a NaN",
@@ -178,7 +187,8 @@ static zf_status zfd_take_fault(zfd_cuda *c, zf_error *error)
     case ZFD_FAULT_ROUTE:
     case ZFD_FAULT_EXPERT:
     case ZFD_FAULT_ROWS:
-    case ZFD_FAULT_BOUNDS: return zfd_expert_fault(f, error);
+    case ZFD_FAULT_BLOCK:
+    case ZFD_FAULT_BOUNDS: return zfd_expert_fault(f, (int)c->run.rank, error);
     case ZFD_FAULT_SCALE:
         return zfd_cuda_fail(error, ZF_ERR_NAN,
                              "step %lld: gradients are not finite at the least loss scale, %g; "

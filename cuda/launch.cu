@@ -36,6 +36,7 @@ typedef enum zfd_fault_kind {
     ZFD_FAULT_ROUTE,  /* the weights of token `element` are NaN */
     ZFD_FAULT_EXPERT, /* choice `element` is expert `value`, outside [0, limit) */
     ZFD_FAULT_ROWS,   /* `value` choices for `limit` rows; expert `element` has `ignored` of them */
+    ZFD_FAULT_BLOCK,  /* the same in a block of `of` experts; `least`: the mean of blocks */
     ZFD_FAULT_BOUNDS, /* expert `element` has rows `value` to `ignored` of `limit` */
     ZFD_FAULT_SCALE  /* gradients are non-finite at the loss scale `least` */
 } zfd_fault_kind;
@@ -45,7 +46,7 @@ typedef struct zfd_fault {
     int32_t op, node;
     long long element, value, limit;
     double least;
-    long long ignored;
+    long long ignored, of;
 } zfd_fault;
 
 /* A device, as launches see it. */
@@ -73,7 +74,7 @@ __device__ __forceinline__ void zfd_report(zfd_fault *fault, const zfd_fault &wh
     if (atomicCAS(&fault->kind, (int)ZFD_NO_FAULT, what.kind) != ZFD_NO_FAULT) return;
     fault->op = what.op, fault->node = what.node;
     fault->element = what.element, fault->value = what.value, fault->limit = what.limit;
-    fault->least = what.least, fault->ignored = what.ignored;
+    fault->least = what.least, fault->ignored = what.ignored, fault->of = what.of;
 }
 
 static cudaStream_t zfd_stream(const zf_launch *l)

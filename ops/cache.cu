@@ -42,7 +42,7 @@ template <class T> __global__ void zfd_cached_store_kernel(const zfd_cached c)
         const int64_t token = n / c.kv_row, b = token / c.m, t = token % c.m;
         int64_t past, count;
         if (!zfd_cached_range(c, b, &past, &count)) {
-            zfd_fault what = {ZFD_FAULT_CACHE, c.op, c.node, b, past, c.most, (double)c.m, count};
+            zfd_fault what = {ZFD_FAULT_CACHE, c.op, c.node, b, past, c.most, (double)c.m, count, 0};
             if (n == token * c.kv_row && t == 0) zfd_report(c.fault, what);
         } else if (t < count) {
             const int64_t to = (b * c.n + (past + t) % c.n) * c.kv_row + n % c.kv_row;

@@ -13,6 +13,7 @@ typedef struct zfd_experts {
     const void *priority;
     zf_dtype priority_dtype;
     int64_t choices, k, experts, rows, capacity;
+    int64_t each, room; /* experts, and rows, of a block */
     int *out, *bounds, *slots, *counts;
     uint32_t *keys[2], *positions[2], *sorts; /* of the sorts */
     uint32_t *kept; /* in sorted order, whether a choice stays; then how many did before */
@@ -45,7 +46,7 @@ static __global__ void zfd_expert_keys_kernel(const zfd_experts x, uint32_t *key
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < x.choices;
          i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t e = zfd_expert_of(x, i);
-        zfd_fault what = {ZFD_FAULT_EXPERT, x.op, x.node, i, 0, x.experts, 0, 0};
+        zfd_fault what = {ZFD_FAULT_EXPERT, x.op, x.node, i, 0, x.experts, 0, 0, 0};
         what.value = zfd_index_at(x.of, x.wide, i);
         if (e == x.experts) zfd_report(x.fault, what);
         keys[i] = (uint32_t)e;
@@ -102,10 +103,31 @@ static __global__ void zfd_expert_kept_kernel(const zfd_experts x, const uint32_
         x.kept[p] = (uint32_t)x.slots[positions[p]];
 }
 
-/* The first row of an expert. */
+/* The first row of the block of an expert, and of the expert. */
+__device__ __forceinline__ int64_t zfd_expert_block(const zfd_experts &x, int64_t e)
+{
+    return e / x.each * x.room;
+}
 __device__ __forceinline__ int64_t zfd_expert_first(const zfd_experts &x, int64_t e)
 {
-    return x.capacity ? e * x.capacity : x.starts[e];
+    if (x.capacity) return e * x.capacity;
+    return zfd_expert_block(x, e) + x.starts[e] - x.starts[e / x.each * x.each];
+}
+
+/* The error that the block of expert e has more choices than rows. */
+__device__ __forceinline__ zfd_fault zfd_expert_overflow(const zfd_experts &x, int64_t e)
+{
+    const int64_t first = e / x.each * x.each, end = first + x.each;
+    const bool blocks = x.each < x.experts;
+    zfd_fault what = {blocks ? ZFD_FAULT_BLOCK : ZFD_FAULT_ROWS, x.op, x.node, first, 0, x.room, 0,
+                      0, x.each};
+    what.value = x.starts[end] - x.starts[first];
+    what.least = (double)x.choices * (double)x.each / (double)x.experts;
+    for (int64_t k = first; k < end; k++) {
+        const int64_t n = x.starts[k + 1] - x.starts[k];
+        if (n > what.ignored) what.element = k, what.ignored = n;
+    }
+    return what;
 }
 
 /* Counts and bounds of experts, and rows without a choice. */
@@ -115,18 +137,13 @@ static __global__ void zfd_expert_bounds_kernel(const zfd_experts x)
                   step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t r = first; r < x.rows; r += step) x.out[r] = (int)x.choices;
     for (int64_t e = first; e < x.experts; e += step) {
-        const int64_t count = x.starts[e + 1] - x.starts[e], at = zfd_expert_first(x, e),
+        const int64_t count = x.starts[e + 1] - x.starts[e],
+                      at = zfd_expert_first(x, e) - zfd_expert_block(x, e),
                       end = at + (x.capacity && count > x.capacity ? x.capacity : count);
         x.counts[e] = (int)count;
-        x.bounds[2 * e] = (int)(at < x.rows ? at : x.rows);
-        x.bounds[2 * e + 1] = (int)(end < x.rows ? end : x.rows);
-        if (end <= x.rows || e < x.experts - 1) continue;
-        zfd_fault what = {ZFD_FAULT_ROWS, x.op, x.node, 0, x.choices, x.rows, 0, 0};
-        for (int64_t k = 0; k < x.experts; k++) {
-            const int64_t n = x.starts[k + 1] - x.starts[k];
-            if (n > what.ignored) what.element = k, what.ignored = n;
-        }
-        zfd_report(x.fault, what);
+        x.bounds[2 * e] = (int)(at < x.room ? at : x.room);
+        x.bounds[2 * e + 1] = (int)(end < x.room ? end : x.room);
+        if (end > x.room && e % x.each == x.each - 1) zfd_report(x.fault, zfd_expert_overflow(x, e));
     }
 }
 
@@ -139,7 +156,10 @@ static __global__ void zfd_expert_place_kernel(const zfd_experts x, const uint32
         const int64_t e = keys[p];
         const uint32_t i = positions[p];
         int64_t row = x.rows;
-        if (e < x.experts && !x.capacity) row = p;
+        if (e < x.experts && !x.capacity) {
+            row = zfd_expert_first(x, e) + p - x.starts[e];
+            if (row >= zfd_expert_block(x, e) + x.room) row = x.rows; /* reported */
+        }
         if (e < x.experts && x.capacity && x.slots[i])
             row = e * x.capacity + x.kept[p] - x.kept[x.starts[e]];
         x.slots[i] = (int)(row < x.rows ? row : x.rows);
@@ -166,6 +186,8 @@ static zfd_experts zfd_experts_of(const zf_launch *l)
     x.choices = zfd_count(&l->args[0]), x.k = l->args[0].shape.dims[1];
     x.experts = ZF_INT(l, expert_rows, experts), x.rows = ZF_INT(l, expert_rows, rows);
     x.capacity = ZF_INT(l, expert_rows, capacity);
+    const int64_t blocks = max((int64_t)1, ZF_INT(l, expert_rows, blocks));
+    x.each = x.experts / blocks, x.room = x.rows / blocks;
     x.out = static_cast<int *>(l->out.data);
     x.op = l->op, x.node = l->node, x.fault = zfd_device_of(l)->fault;
     x.tiles = (int)zfd_div_up(x.choices, ZFD_SORT_TILE);
@@ -268,7 +290,7 @@ static zfd_choices zfd_choices_of(const zf_launch *l, int at)
 __device__ __forceinline__ int64_t zfd_choice_checked(const zfd_choices &c, int64_t i, int64_t at,
                                                       int64_t none)
 {
-    zfd_fault what = {ZFD_FAULT_INDEX, c.op, c.node, at, i, none + 1, 0, 0};
+    zfd_fault what = {ZFD_FAULT_INDEX, c.op, c.node, at, i, none + 1, 0, 0, 0};
     if (i >= 0 && i <= none) return i;
     zfd_report(c.fault, what);
     return none;

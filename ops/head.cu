@@ -147,7 +147,7 @@ __device__ __forceinline__ int32_t zfd_head_label(const zfd_head_labels &l, int6
     if (label == l.ignored) return -1;
     if (label >= l.first && label < l.first + l.here) return (int32_t)(label - l.first);
     if (label >= 0 && label < l.classes) return ZFD_HEAD_ELSEWHERE;
-    zfd_fault what = {ZFD_FAULT_LABEL, l.op, l.node, row, label, l.classes, 0, l.ignored};
+    zfd_fault what = {ZFD_FAULT_LABEL, l.op, l.node, row, label, l.classes, 0, l.ignored, 0};
     zfd_report(l.fault, what);
     return -1;
 }
@@ -604,8 +604,7 @@ template <class T> static void zfd_head_dequantize(const zf_launch *l, const zfd
     const int64_t records = l->args[1].shape.dims[0] * (h->width / h->blocks.block);
     ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0, zfd_stream(l),
                static_cast<T *>(const_cast<void *>(h->w)),
-               static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false,
-               static_cast<const int *>(NULL), 0);
+               static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false);
 }
 
 /* f16: multiplies gradients by the largest weight, by which dz was divided. */

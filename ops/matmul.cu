@@ -324,10 +324,20 @@ using zfd_gemm_by = typename std::conditional<sizeof(T) == 2, zfd_gemm_by_waves<
                                               zfd_gemm_by_threads<T>>::type;
 #endif
 
-/* Adds the tile of a product that begins at row m and column n; `part`: shared memory of the
- * block. */
-template <class T, class WAY>
-__device__ __forceinline__ void zfd_gemm_sum(WAY &way, const zfd_gemm &g, const T *a, const T *b,
+/* A matrix in memory, of rows of so many elements. */
+template <class T> struct zfd_floats_of {
+    const T *from;
+    int64_t line;
+    __device__ __forceinline__ float operator()(int64_t row, int64_t at) const
+    {
+        return zfd_to_f32(from[row * line + at]);
+    }
+};
+
+/* Adds the tile of a product that begins at row m and column n; b(row, at) is an element of a row
+ * of b as it is stored; `part`: shared memory of the block. */
+template <class T, class B, class WAY>
+__device__ __forceinline__ void zfd_gemm_sum(WAY &way, const zfd_gemm &g, const T *a, const B &b,
                                              int64_t m, int64_t n, typename WAY::held *part)
 {
     const int tile = WAY::tile, deep = WAY::deep;
@@ -346,8 +356,7 @@ __device__ __forceinline__ void zfd_gemm_sum(WAY &way, const zfd_gemm &g, const 
             part[at_m * WAY::pitch + a_k] = zfd_from_f32<typename WAY::held>(of);
             of = 0;
             if (col_b < g.n && k + b_k < g.k)
-                of = zfd_to_f32(
-                    b[g.turn_b ? col_b * g.b_row + k + b_k : (k + b_k) * g.b_row + col_b]);
+                of = g.turn_b ? b(col_b, k + b_k) : b(k + b_k, col_b);
             part_b[WAY::place_b(b_k, at_n)] = zfd_from_f32<typename WAY::held>(of);
         }
         __syncthreads();
@@ -370,7 +379,8 @@ static __global__ void __launch_bounds__(ZFD_THREADS)
         const int64_t m = task / right % down * tile, n = task % right * tile;
         WAY way;
         way.clear();
-        zfd_gemm_sum(way, g, a + batch * g.a_batch, b + batch * g.b_batch, m, n, part);
+        const zfd_floats_of<T> of_b = {b + batch * g.b_batch, g.b_row};
+        zfd_gemm_sum(way, g, a + batch * g.a_batch, of_b, m, n, part);
         way.each([&](int at_m, int at_n, float sum) {
             const int64_t row = m + at_m, col = n + at_n;
             if (row >= g.m || col >= g.n) return;

@@ -260,18 +260,17 @@ __global__ void __launch_bounds__(ZFD_THREADS)
 }
 
 /* y[i] = s q of `parts` records that are `apart` bytes apart, added in their order; onto what y is,
- * with `add`. With bounds [groups, 2] only of groups of `each` records whose bounds differ. */
+ * with `add`. */
 template <class T>
 __global__ void __launch_bounds__(ZFD_THREADS)
     zfd_dequantize_kernel(T *out, const unsigned char *in, int64_t records, const zfd_blocks b,
-                          int parts, bool add, const int *bounds, int64_t each)
+                          int parts, bool add)
 {
     const int lane = (int)threadIdx.x % ZFD_WARP, half = b.block / 2;
     const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFD_WARP, apart = records * b.record;
     for (int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFD_WARP; k < records;
          k += step) {
         T *y = out + k * b.block;
-        if (bounds && bounds[k / each * 2] == bounds[k / each * 2 + 1]) continue;
         for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFD_WARP * 4) {
             float low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
             if (add) zfd_get_four(low, y + i);
@@ -340,8 +339,7 @@ static zf_status zfd_cuda_dequantize(const zf_launch *l)
                ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0,
                           zfd_stream(l), static_cast<T *>(l->out.data),
                           static_cast<const unsigned char *>(l->args[0].data), records, b, parts,
-                          sum && l->arg_count > 1 && l->run->micro > 0,
-                          static_cast<const int *>(NULL), 0);)
+                          sum && l->arg_count > 1 && l->run->micro > 0);)
     return zfd_launched(l);
 }
 

@@ -141,8 +141,7 @@ static zf_status zfd_cuda_quantized_linear(const zf_launch *l)
         const int64_t records = q.n * (q.k / q.b.block);
         if (multiplies)
             ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0,
-                       zfd_stream(l), reinterpret_cast<T *>(scratch), q.w, records, q.b, 1, false,
-                       static_cast<const int *>(NULL), 0);
+                       zfd_stream(l), reinterpret_cast<T *>(scratch), q.w, records, q.b, 1, false);
         else if (q.m == 1) zfd_quantized_launch<T, 1>(l, q);
         else if (q.m <= 4) zfd_quantized_launch<T, 4>(l, q);
         else zfd_quantized_launch<T, 8>(l, q);

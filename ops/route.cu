@@ -100,7 +100,7 @@ template <class T> __global__ void zfd_route_kernel(const zfd_route r, const T *
         sum = r.normalize ? r.scale / (sum + 1e-20f) : r.scale;
         for (int64_t j = lane; j < r.k; j += ZFD_WARP) {
             const float weight = mine[j / ZFD_WARP] * sum;
-            zfd_fault what = {ZFD_FAULT_ROUTE, r.op, r.node, row, 0, 0, 0, 0};
+            zfd_fault what = {ZFD_FAULT_ROUTE, r.op, r.node, row, 0, 0, 0, 0, 0};
             r.out[row * r.k + j] = weight;
             if (weight != weight) zfd_report(r.fault, what);
         }

@@ -50,7 +50,7 @@ __device__ __forceinline__ bool zfd_index_here(const zfd_index &x, int64_t row)
 
 __device__ __forceinline__ void zfd_index_report(const zfd_index &x, int64_t i, int64_t row)
 {
-    zfd_fault what = {ZFD_FAULT_INDEX, x.op, x.node, i, row, x.of, 0, 0};
+    zfd_fault what = {ZFD_FAULT_INDEX, x.op, x.node, i, row, x.of, 0, 0, 0};
     zfd_report(x.fault, what);
 }
 

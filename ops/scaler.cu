@@ -55,7 +55,7 @@ static __global__ void zfd_scaler_kernel(zfd_scaler s, zfd_fault *fault)
         if (due && isfinite((float)(scale * s.factor))) scale *= s.factor;
     } else {
         if (left <= 1 && s.factor > 1 && scale <= s.least) {
-            zfd_fault what = {ZFD_FAULT_SCALE, s.op, s.node, 0, 0, 0, s.least, 0};
+            zfd_fault what = {ZFD_FAULT_SCALE, s.op, s.node, 0, 0, 0, s.least, 0, 0};
             zfd_report(fault, what);
             return;
         }

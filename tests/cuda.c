@@ -29,6 +29,7 @@ typedef struct sized_case {
 
 static const sized_case sized_cases[] = {
 #include "cuda/attention.h"
+#include "cuda/experts.h"
 #include "cuda/head.h"
 #include "cuda/move.h"
 #include "cuda/norm.h"

@@ -238,3 +238,13 @@ TEST_ONCE(cuda_stages_have_the_bits_of_one_rank)
         &(course){.micro = 2,
                   .t = {.stages.ranks = 2, .clip = 0.5, .zero = {.world = 1, .micro_batches = 2}}});
 }
+
+/* Rows go to the ranks of their experts and back; gradients are sums of two sections. */
+TEST_ONCE(cuda_shared_experts_have_the_bits_of_all_experts)
+{
+    check_axes(t, &(course){.experts = 4,
+                            .micro = 2,
+                            .t = {.expert = 2,
+                                  .sections.expert = 2,
+                                  .zero = {.world = 2, .stage = 2, .micro_batches = 2}}});
+}

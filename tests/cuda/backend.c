@@ -910,6 +910,31 @@ TEST_ONCE(cuda_sizes_have_limits)
     }
 }
 
+/* Products with matrices of records read them as they are: no floats of all experts are planned. */
+TEST_ONCE(cuda_records_of_experts_take_no_scratch)
+{
+    const zf_array args[] = {{NULL, ZF_BF16, ZF_SHAPE(40, 128)},
+                             {NULL, ZF_U8, ZF_SHAPE(16, 96, 2 * 36)},
+                             {NULL, ZF_I32, ZF_SHAPE(16, 2)}};
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    const zf_run run = {.seed = 1, .world = 1};
+    zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {{.i = 0}};
+    NEED(t, cuda, &error);
+    const zf_launch l = {.op = ZF_OP_grouped_linear,
+                         .node = 2,
+                         .arg_count = 3,
+                         .args = args,
+                         .out = {NULL, ZF_BF16, ZF_SHAPE(40, 96)},
+                         .attributes = attributes,
+                         .run = &run,
+                         .backend = cuda->self,
+                         .error = &error};
+    attributes[ZF_AT_grouped_linear_bits].i = 4, attributes[ZF_AT_grouped_linear_block].i = 64;
+    attributes[ZF_AT_grouped_linear_scale].i = ZF_F32;
+    CHECK(t, cuda->scratch(cuda->self, &l) == 0);
+}
+
 /* What is found for products cannot be written: the step says so. */
 TEST_ONCE(cuda_search_needs_a_place_for_its_file)
 {

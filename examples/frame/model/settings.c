@@ -373,7 +373,6 @@ static const char *wrong_experts(const settings *o)
         return "--sections expert=S: S must be a multiple of --expert";
     if (t->context > 1 || t->sections.context > 1)
         return "--expert and --context exclude each other";
-    if (o->device.kind != DEVICE_CPU) return "--expert is for --device cpu";
     if (o->memory) return "--expert and --memory exclude each other";
     return NULL;
 }

@@ -312,6 +312,10 @@ TEST(experts_of_ranks_send_what_formulas_say)
     CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.bytes == SENT * (P - 1) / P);
     CHECK(t, plan.traffic_over[ZF_OVER_OWNERS].reduce_scatter.bytes ==
                  EXPERTS * 32 * WIDTH * 4 / P * 4 / 2);
+    /* A token has one expert at most on each of eight ranks. */
+    if (!plan_after(t, text, TRAINS "experts parts=8; zero world=8 stage=2; memory", &plan)) return;
+    CHECK(t, plan.traffic_over[ZF_OVER_EXPERT].all_to_all.bytes ==
+                 (4 * (8 * TOKENS + ROWS) * WIDTH * 4 + 2 * EXPERTS * 8) * 7 / 8);
     width = WIDE, write_model(text, "f32"), width = WIDTH;
     if (!plan_after(t, text, TRAINS "experts parts=4 int8=1; zero world=8 stage=2; memory", &plan))
         return;

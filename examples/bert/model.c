@@ -104,7 +104,7 @@ static zf_tensor penalty(zf_graph *g, const bert_config *c, const bert_model *m)
                     zero = zf_constant(g, ZF_F32, ZF_SCALAR, 0),
                     labels = zf_sum(zf_where(zf_equal(m->labels, none), zero, one)),
                     loss = zf_moe_balance_loss(m->routers, c->layers, tokens_of(m),
-                                               ZF_BALANCE_POOLED);
+                                               ZF_BALANCE_LAYERS);
     return zf_mul(zf_scale(loss, c->aux_loss), zf_mul(labels, m->mlm_weight));
 }
 

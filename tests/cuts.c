@@ -614,7 +614,8 @@ TEST_ONCE(operators_can_be_cut_as_their_records_say)
     if (!state.cpu) return;
     for (int d = 0; d < 5; d++)
         for (int k = 0; k < CASES + MORE; k++) {
-            if (!TEST_TAKES(k + d)) continue;
+            /* what no case cuts is found in f32 */
+            if (!(TEST_LARGE && !d) && !TEST_TAKES(k + d)) continue;
             state.dtype = dtypes[d], state.z = d < 4 ? &several : &few;
             run_cut_case(t, &s, k < CASES ? &cases[k] : &more[k - CASES]);
         }

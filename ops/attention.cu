@@ -591,7 +591,7 @@ static zfd_heads_back zfd_heads_back_of(const zf_launch *l, const zfd_heads *a)
 {
     zfd_heads_back b;
     const size_t size = zf_dtype_size(l->out.dtype), kv_size = zfd_size_of_dkv(l);
-    const bool packed = zfd_float_operands(l, 3) <= 2, beside = l->op == ZF_OP_attention_backward;
+    const bool packed = zfd_float_operands(l, 3) <= 2, apart = l->op == ZF_OP_attention_backward;
     const int64_t hidden = (int64_t)a->heads * a->d, rows = a->count / a->heads;
     const int64_t of_q = packed ? hidden : rows * a->m * hidden;
     const int64_t of_k = packed ? hidden / a->group : rows * a->n * (hidden / a->group);
@@ -601,9 +601,9 @@ static zfd_heads_back zfd_heads_back_of(const zf_launch *l, const zfd_heads *a)
     b.dy = l->args[0].data;
     b.delta = scratch, b.shift = scratch + zfd_delta_size(a);
     b.sums = scratch + 2 * zfd_delta_size(a) + zfd_parts_size(l, a);
-    b.dq = out, b.wide = beside;
-    b.dk = beside ? zfd_left_of(l, 0) : out + of_q * (int64_t)size;
-    b.dv = beside ? zfd_left_of(l, 1) : out + (of_q + of_k) * (int64_t)size;
+    b.dq = out, b.wide = apart;
+    b.dk = apart ? zfd_left_of(l, 0) : out + of_q * (int64_t)size;
+    b.dv = apart ? zfd_left_of(l, 1) : out + (of_q + of_k) * (int64_t)size;
     b.row = b.kv_row = packed ? a->row : hidden, b.hidden = hidden;
     if (a->group > 1) {
         b.whole_k = b.dk, b.whole_v = b.dv, b.whole_row = packed ? a->row : hidden / a->group;

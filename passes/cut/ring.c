@@ -155,14 +155,14 @@ static void zfi_key_ring_turn(zfi_key_ring *r, int32_t rank, const int32_t kv[2]
                               int32_t *lse, int32_t *room)
 {
     zf_graph *g = r->c->graph;
-    int32_t *beside = room + 2 * r->pieces;
+    int32_t *gradients = room + 2 * r->pieces;
     for (int32_t t = 0; t < r->own && !g->error.status && !g->memory.failed; t++) {
         const int32_t j = rank * r->own + t, k = zfi_key_ring_section(r, kv[0], t),
                       v = zfi_key_ring_section(r, kv[1], t), of[2] = {k, v};
         int32_t dkv[2] = {0, 0};
         if (r->kv == 1) zfi_key_ring_join(r, j, of, y, lse);
         else zfi_key_ring_back(r, j, of, y, room, dkv);
-        beside[t] = dkv[0], beside[r->own + t] = dkv[1];
+        gradients[t] = dkv[0], gradients[r->own + t] = dkv[1];
     }
 }
 

@@ -204,7 +204,7 @@ build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE
 # Of UBSan's checks, those that find an index that is wrong within one object; others take as long to
 # compile as the kernels.
 build/emulated/asan/%: private MODE = -DEMULATION -fsanitize=address,bounds,shift \
-    -DTEST_ONE_IN=4 $(SANITIZED)
+    -DTEST_ONE_IN=4 -DTEST_TURN=1 $(SANITIZED)
 # g++ warns of what the checks leave of the code; build/emulated is without warnings.
 build/emulated/asan/%: private WERROR =
 build/emulated/%:      private BLAS = -lstdc++
@@ -438,7 +438,7 @@ test-rest: build/.needs-test-all
 # Each group of tests: what it needs built, then tests/run.sh runs it.
 GROUPS      = unit more-unit mpi examples opt plan bert gpt consumers emulated
 MORE_GROUPS = oom clang dist asan more-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
-              cuda-check emulated-asan nccl docs
+              cuda-check emulated-asan more-emulated nccl docs
 
 test-unit test-more-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -460,7 +460,7 @@ test-install: stage
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
 test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
-test-nccl:          $(if $(CUDA_HEADERS),build/emulated/tests)
+test-nccl test-more-emulated: $(if $(CUDA_HEADERS),build/emulated/tests)
 test-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
 test-fuzz:          $(FUZZ:%=build/fuzz/%)
 
@@ -489,7 +489,7 @@ build/cuda-check/device: build/cuda-check/device.o build/cuda-check/zeroflow_cud
 
 cuda-check: test-cuda-check ## compile and link all that is for CUDA, which needs no GPU
 
-emulated: test-emulated test-nccl test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
+emulated: test-emulated test-more-emulated test-nccl test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
 
 asan: test-more-asan
 unit: test-more-unit

@@ -21,7 +21,7 @@ mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
 groups_of_test='unit more-unit emulated consumers gpt bert mpi plan opt examples'
-groups_of_rest='nccl asan more-asan clang emulated-asan tsan docs neon cuda-check dist more-mpi blas
+groups_of_rest='asan more-asan clang more-emulated nccl emulated-asan tsan docs neon cuda-check dist more-mpi blas
                 more-consumers install fuzz'
 
 # run_all WHICH GROUPS: builds and runs these.
@@ -288,11 +288,11 @@ run_neon() {
     fi
 }
 
-# CUDA's kernels on the CPU (tests/emulation/). Of the tests, those of private functions are there
-# only because they carry the library. Ranks are a group of their own, which another core runs.
+# CUDA's kernels on the CPU (tests/emulation/), in two halves. Of the tests, those of private
+# functions are there only because they carry the library. NCCL's ranks are a group of their own.
 run_emulated() {
     has_emulation build/emulated/tests || return
-    suite build/emulated/tests --times tests/cuda tests/emulation -nccl.c
+    suite build/emulated/tests --times --part=1/2 tests/cuda tests/emulation -nccl.c
     suite sh tests/cuda-cli.sh build/emulated/bert
     suite sh tests/cuda-bench.sh
 }
@@ -300,6 +300,10 @@ run_nccl() {
     has_emulation build/emulated/tests || return
     if build/emulated/tests --list nccl.c | grep -q .; then suite build/emulated/tests --times nccl.c
     else skip NCCL 'there is no nccl.h (libnccl-dev)'; fi
+}
+run_more_emulated() {
+    has_emulation build/emulated/tests &&
+        suite build/emulated/tests --times --part=2/2 tests/cuda tests/emulation -nccl.c
 }
 # Without those that take longest there.
 run_emulated_asan() {

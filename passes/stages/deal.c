@@ -7,6 +7,8 @@
  * follow; where layers may be recomputed, of what is left then. Layers are dealt by FLOPs if that
  * fits, or if nothing else does. */
 
+enum { ZFI_LAYERS_TEXT = 12 }; /* of one number, with the comma */
+
 typedef struct zfi_rooms {
     zf_graph *graph;
     const zf_training *training;
@@ -92,8 +94,7 @@ static int32_t zfi_stage_with_room(const zfi_rooms *r, int32_t from)
 /* Writes the layers of all stages; false: there is no memory for it. */
 static bool zfi_write_layers(zfi_rooms *r)
 {
-    enum { EACH = 12 };
-    const size_t size = EACH * (size_t)zfi_len(r->dealt.layers);
+    const size_t size = ZFI_LAYERS_TEXT * (size_t)zfi_len(r->dealt.layers);
     size_t at = 0;
     if (!r->text) r->text = zfi_calloc(&r->graph->memory, size, 1);
     for (int32_t s = 0; r->text && s < zfi_len(r->dealt.layers); s++)
@@ -132,7 +133,7 @@ static zf_status zfi_stages_within(zf_graph *g, const zf_training *t)
         zfi_find_rooms(&r) && r.text)
         d.layers = r.text;
     if (!g->error.status) zfi_stages(g, &d, t->zero.store, NULL);
-    size = r.text ? 12 * (size_t)zfi_len(r.dealt.layers) : 0;
+    size = r.text ? ZFI_LAYERS_TEXT * (size_t)zfi_len(r.dealt.layers) : 0;
     zfi_free(&g->memory, r.text, size);
     zfi_array_free(&g->memory, r.dealt.layers);
     zfi_array_free(&g->memory, r.peaks);

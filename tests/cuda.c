@@ -15,12 +15,6 @@
 #define emulation_clear()    ((void)0)
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1 /* slow: no large sizes, one order of blocks; no f16, whose kernels are bf16's */
-#else
-#define SANITIZED 0
-#endif
-
 /* A case in sizes of its own: a file of these is a list {{"row", ...}, {R, N, M}}, ... */
 typedef struct sized_case {
     op_case c;
@@ -367,7 +361,7 @@ static void check_case(test *t, session *s, zf_backend *cuda, const op_case *c, 
     int count;
     const bool is_f32 = dtype == ZF_F32;
     const uint64_t first = is_f32 ? 2 : SEEDS + (uint64_t)dtype;
-    const uint64_t orders = SANITIZED ? 0 : is_f32 && !large ? SEEDS - 1 : 1;
+    const uint64_t orders = TEST_SANITIZED ? 0 : is_f32 && !large ? SEEDS - 1 : 1;
     fill(c, z, dtype, false);
     if (run_case(t, s, c, z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want)) goto stop;
     session_close(s);
@@ -431,8 +425,8 @@ static void check_row(test *t)
                 /* Y is 128 R: more than there is room for. */
                 if (z[i].R > 100 && (strstr(c->text, ",Y]") || strstr(c->operands, ",Y]")))
                     continue;
-                if (dtype == ZF_F16 && (large || SANITIZED)) continue;
-                if (large && n < CASES && SANITIZED) continue;
+                if (dtype == ZF_F16 && (large || TEST_SANITIZED)) continue;
+                if (large && n < CASES && TEST_SANITIZED) continue;
                 /* A large one in one of the two dtypes, with many experts in f32. */
                 if (large && TEST_ONE_IN > 1 && (n + (int)i + dtype + TEST_TURN) % 2) continue;
                 if (c->flags & EXPERTS && z[i].N > 100 && dtype != ZF_F32) continue;

@@ -40,6 +40,14 @@
 #define TEST_TAKES(number) (((long)(number) + TEST_TURN) % TEST_ONE_IN == 0)
 #define TEST_LARGE         (TEST_ONE_IN <= 3 && TEST_TURN == 0)
 
+/* Emulated kernels are slow under AddressSanitizer: no large sizes, one order of blocks; no f16, whose
+ * kernels are bf16's. */
+#ifdef __SANITIZE_ADDRESS__
+#define TEST_SANITIZED 1
+#else
+#define TEST_SANITIZED 0
+#endif
+
 typedef void test_cleanup(void *);
 
 typedef struct test_case test_case;

@@ -139,9 +139,9 @@ TEST(schedules_compute_norms_where_gradients_are)
         zf_error error = {ZF_OK, ""};
         zf_graph *g = team_parsed(t, model, &error);
         NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
         way.schedule = kinds[k], way.pipe = 2, making = &way;
         OK(t, to_stages(g), zf_graph_error(g));
-        zf_graph_free(g);
     }
 }
 

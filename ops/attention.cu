@@ -367,7 +367,8 @@ __device__ __forceinline__ int64_t zfd_index_drawn(const zfd_scores_share &s, in
     return s.at[k] + (int64_t)(i / s.run[k]) * s.step[k] + i % s.run[k];
 }
 
-/* The number, for dropout, of the score of a query and key 0. */
+/* The number, for dropout, of the score of a query and key 0. ALL: there are all keys. */
+template <bool ALL = false>
 __device__ __forceinline__ uint64_t zfd_score_number(const zfd_heads &a, const zfd_one_head &head,
                                                      int m)
 {
@@ -376,8 +377,8 @@ __device__ __forceinline__ uint64_t zfd_score_number(const zfd_heads &a, const z
                             zfd_index_drawn(a.share, 1, head.nth)) *
                                a.share.rows +
                            zfd_index_drawn(a.share, 2, m)) *
-                              a.all +
-                          a.key);
+                              (ALL ? a.n : a.all) +
+                          (ALL ? 0 : a.key));
     return ((uint64_t)head.number * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
 }
 /* --------------------------------------------------------------------- backward, in general */

@@ -80,7 +80,7 @@ __device__ __forceinline__ zfd_grad_place zfd_place_after(const zfd_heads &a,
     typedef zfd_grad90 cut;
     if (++x.i < b.query_tiles) return x;
     if (++x.j < b.key_tiles) {
-        x.i = a.causal ? max(0, x.j * cut::keys - a.past) / cut::queries : 0;
+        x.i = a.causal ? max(0, x.j * cut::keys + a.m - a.n) / cut::queries : 0;
         return x;
     }
     x.head = zfd_one_head_of(a, x.head.number + (int)gridDim.x);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(256, 1)
     /* The dropped scores of the thread at x; none in evaluation. */
     auto dropped_at = [&](const zfd_grad_place &x, uint32_t(&bits)[2]) {
         zfd_dropped_bits(drop,
-                         zfd_score_number(a, x.head, x.i * cut::queries) +
+                         zfd_score_number<true>(a, x.head, x.i * cut::queries) +
                              (unsigned)(x.j * cut::keys + own + g / 4 * 8),
                          a.n, bits);
     };

@@ -81,7 +81,7 @@ template <class T> struct zfd_records_of {
         const int i = (int)(at - nth * b.block), half = b.block / 2;
         const bool high = b.bits == 4 && i >= half;
         const int byte = record[b.head + (high ? i - half : i)];
-        const int q = b.bits == 8 ? (byte ^ 128) - 128 : (((high ? byte >> 4 : byte) & 15) ^ 8) - 8;
+        const int q = zfd_integer_of(byte, b.bits, high);
         return zfd_to_f32(
             zfd_from_f32<T>(__fmul_rn((float)q, zfd_get_scale(record, b.head))));
     }

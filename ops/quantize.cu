@@ -97,6 +97,12 @@ __device__ __forceinline__ bool zfd_begins_errors(const zfd_feedback &f)
            (f.scale && (uint64_t)*f.iteration == (uint64_t)*f.overflow + 1);
 }
 
+/* The integer of a byte of a record: all of it, or of 4 bits its low or its high half. */
+__device__ __forceinline__ int zfd_integer_of(int byte, int bits, bool high)
+{
+    return bits == 8 ? (byte ^ 128) - 128 : ((high ? byte >> 4 : byte & 15) ^ 8) - 8;
+}
+
 /* The errors of one block. */
 typedef struct zfd_errors {
     unsigned char *at; /* NULL: there are none */
@@ -124,7 +130,7 @@ __device__ __forceinline__ void zfd_get_errors(float (&e)[4], const zfd_errors &
     const uint32_t word = zfd_get_word(of.at + 4 + i);
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        e[n] = __fmul_rn((float)(((int)(word >> (8 * n) & 255) ^ 128) - 128), of.scale);
+        e[n] = __fmul_rn((float)zfd_integer_of((int)(word >> (8 * n) & 255), 8, false), of.scale);
 }
 
 /* What remains of h = x + S e after its integers in the low or high half of the bytes of `word`;
@@ -136,8 +142,7 @@ __device__ __forceinline__ void zfd_kept_errors(float (&kept)[4], float beta, fl
 {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const int byte = (int)(word >> (8 * n) & 255);
-        const int q = bits == 8 ? (byte ^ 128) - 128 : (((high ? byte >> 4 : byte & 15)) ^ 8) - 8;
+        const int q = zfd_integer_of((int)(word >> (8 * n) & 255), bits, high);
         const float r = __fsub_rn(h[n], __fmul_rn((float)q, scale));
         kept[n] = __fadd_rn(__fmul_rn(beta, e[n]), __fmul_rn(rest, r));
     }
@@ -282,10 +287,10 @@ __global__ void __launch_bounds__(ZFD_THREADS)
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
                     const int byte = (int)(word >> (8 * n) & 255);
-                    const int q = b.bits == 8 ? (byte ^ 128) - 128 : ((byte & 15) ^ 8) - 8;
+                    const int q = zfd_integer_of(byte, b.bits, false);
                     low[n] = __fadd_rn(low[n], __fmul_rn((float)q, scale));
                     high[n] = __fadd_rn(high[n],
-                                        __fmul_rn((float)(((byte >> 4) ^ 8) - 8), scale));
+                                        __fmul_rn((float)zfd_integer_of(byte, 4, true), scale));
                 }
             }
             zfd_put_four(y + i, low);

@@ -26,8 +26,8 @@ __device__ __forceinline__ void zfd_integers_of(uint32_t word, int bits, float (
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         const int byte = (int)(word >> (8 * e) & 255);
-        low[e] = (float)(bits == 8 ? (byte ^ 128) - 128 : ((byte & 15) ^ 8) - 8);
-        high[e] = (float)((byte >> 4 ^ 8) - 8);
+        low[e] = (float)zfd_integer_of(byte, bits, false);
+        high[e] = (float)zfd_integer_of(byte, 4, true);
     }
 }
 

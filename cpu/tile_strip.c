@@ -116,22 +116,17 @@ typedef struct zfi_strip_tile {
     ZFI_STRIP_DOTS_OF(name, attributes, 4)
 #define ZFI_STRIP_ROWS_4(name)   name##_product_1, name##_product_2, name##_product_4
 #define ZFI_STRIP_DOTS_1_4(name) .dots = {name##_dots_1, name##_dots_4}
+#define ZFI_STRIP_TABLE_4(name, size)                                                              \
+    {.lanes = size, .rows = 4, .per_word = 1, .product = {ZFI_STRIP_ROWS_4(name)},                 \
+     ZFI_STRIP_DOTS_1_4(name)}
 
 ZFI_STRIP_TILE(zfi_strip_f4, , zfi_f4, ZFI_PORTABLE_LANES, zfi_f4_set1, zfi_f4_load, zfi_f4_store,
                ZFI_F4_FMA, ZFI_F4_ADD)
-static const zfi_strip_tile zfi_strip_portable = {.lanes = ZFI_PORTABLE_LANES,
-                                                  .rows = 4,
-                                                  .per_word = 1,
-                                                  .product = {ZFI_STRIP_ROWS_4(zfi_strip_f4)},
-                                                  ZFI_STRIP_DOTS_1_4(zfi_strip_f4)};
+static const zfi_strip_tile zfi_strip_portable = ZFI_STRIP_TABLE_4(zfi_strip_f4, ZFI_PORTABLE_LANES);
 #if ZFI_X86
 ZFI_STRIP_TILE(zfi_strip_m256, ZFI_TARGET_AVX2, __m256, 8, _mm256_set1_ps, _mm256_loadu_ps,
                _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps)
-static const zfi_strip_tile zfi_strip_avx2 = {.lanes = 8,
-                                              .rows = 4,
-                                              .per_word = 1,
-                                              .product = {ZFI_STRIP_ROWS_4(zfi_strip_m256)},
-                                              ZFI_STRIP_DOTS_1_4(zfi_strip_m256)};
+static const zfi_strip_tile zfi_strip_avx2 = ZFI_STRIP_TABLE_4(zfi_strip_m256, 8);
 
 ZFI_STRIP_TILE(zfi_strip_m512, ZFI_TARGET_AVX512, __m512, 16, _mm512_set1_ps, _mm512_loadu_ps,
                _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps)
@@ -160,11 +155,7 @@ static const zfi_strip_tile zfi_strip_amx = {
 #if ZFI_NEON
 ZFI_STRIP_TILE(zfi_strip_f32x4, , float32x4_t, 4, vdupq_n_f32, vld1q_f32, vst1q_f32, ZFI_NEON_FMA,
                vaddq_f32)
-static const zfi_strip_tile zfi_strip_neon = {.lanes = 4,
-                                              .rows = 4,
-                                              .per_word = 1,
-                                              .product = {ZFI_STRIP_ROWS_4(zfi_strip_f32x4)},
-                                              ZFI_STRIP_DOTS_1_4(zfi_strip_f32x4)};
+static const zfi_strip_tile zfi_strip_neon = ZFI_STRIP_TABLE_4(zfi_strip_f32x4, 4);
 #endif
 
 /* The tile for strips of f32. */

@@ -86,7 +86,7 @@ sections=tensor=2
 # A window over some of the ranks.
 sed 's/"llama"/"mistral"/; s/"LlamaForCausalLM"/"MistralForCausalLM"/; s/"hidden_act"/"sliding_window": 5, &/' \
     docs/data/llama.json > "$work/window.json"
-model=$work/window.json sections='context=4 --context-kind gather'
+model=$work/window.json sections='context=4 --context-kind gather' precision=f32
 # shellcheck disable=SC2086 # words
 check 'a window over two of four ranks' same 2 --context 4 --sections $sections --micro-batches 2 --precision f32
 model=$work/four.json sections=tensor=2

@@ -391,10 +391,10 @@ lines: build/lines ## write api/lines.h, the macros of builders
 test-opt: build/lines
 
 # The backend for CUDA and communicators, each to be compiled with that header.
-BESIDE = zeroflow_cuda.cu zeroflow_mpi.c zeroflow_nccl.c
-dist: $(BESIDE:%=dist/%)
+BACKENDS = zeroflow_cuda.cu zeroflow_mpi.c zeroflow_nccl.c
+dist: $(BACKENDS:%=dist/%)
 
-$(BESIDE:%=dist/%): dist/%: % $(LIBRARY) $(DEVICE) LICENSE build/amalgamate
+$(BACKENDS:%=dist/%): dist/%: % $(LIBRARY) $(DEVICE) LICENSE build/amalgamate
 	@mkdir -p dist
 	$(call say,write) build/amalgamate $(VERSION) LICENSE $< zeroflow.h= > $@.part
 	@mv $@.part $@
@@ -585,7 +585,7 @@ stage-headers: dist
 	install -d $(STAGED)/include $(STAGED)/share/pkgconfig $(STAGED)/share/cmake/zeroflow \
 	    $(STAGED)/share/zeroflow
 	install -m 644 dist/zeroflow.h dist/zeroflow_llm.h $(STAGED)/include
-	install -m 644 $(BESIDE:%=dist/%) $(STAGED)/share/zeroflow
+	install -m 644 $(BACKENDS:%=dist/%) $(STAGED)/share/zeroflow
 	for f in zeroflow-config zeroflow-config-version; do \
 	    $(FILL) tools/install/$$f.cmake > $(STAGED)/share/cmake/zeroflow/$$f.cmake || exit; done
 	for f in zeroflow zeroflow_llm; do \

@@ -68,7 +68,7 @@ for side in 0 1; do
     try ip -n "$space" link set zf$side up
 done
 
-# mpirun stands in the first namespace; its agent for the second host is a command in the other.
+# mpirun runs in the first namespace; its agent for the second host is a command in the other.
 cat > "$scratch/agent" <<AGENT
 #!/bin/sh
 shift

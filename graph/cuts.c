@@ -228,7 +228,7 @@ static void zfi_cut_read_items(zfi_cut_reader *r, int32_t value, zfi_cut_items *
         const bool letter = !dots && (*r->at == '1' || (*r->at >= 'a' && *r->at <= 'z'));
         if (!dots && !letter) return;
         if (x->count > ZF_MAX_RANK || (dots && x->count)) {
-            r->wrong = dots ? "... stands first in a value" : "a value has too many dimensions";
+            r->wrong = dots ? "... is at the start of a value" : "a value has too many dimensions";
             return;
         }
         x->item[x->count++] = dots ? '.' : *r->at++;

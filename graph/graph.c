@@ -542,7 +542,7 @@ static bool zfi_is_part(const zfi_node *node)
     return node->op == ZF_OP_shard || node->op == ZF_OP_piece;
 }
 
-/* The node stands below `update:`. */
+/* The node is below `update:`. */
 static bool zfi_runs_once(const zfi_node *node) { return node->update || node->below; }
 
 /* The node of which a copy in another space was made; the node itself where it is no copy. */

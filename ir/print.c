@@ -11,7 +11,7 @@
  * After the type come, where they apply: the space, if it is not the device; the role, and the
  * parameter that it is of (graph/role.c); the stage of a pipeline (ir/stages.c); the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
- * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/early.c).
+ * `recompute`; `micro`, if a node of the micro section is below `update:` (overlap/early.c).
  * Where a value has copies for several micro-batches, `slots` is their number (plan/course.c).
  * The step of a training with a name begins with "training NAME" (zf_name_training), and a graph
  * whose adapter has a name (zf_lora) with "adapter NAME". Where ranks have other axes than data,

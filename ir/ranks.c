@@ -920,7 +920,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     if (!g->error.status) zfi_check_pieces(r, id);
 }
 
-/* Checks that a state, operand k, takes a value that stands as the state does: its own on each
+/* Checks that a state, operand k, takes a value of the same kind as the state: its own on each
  * rank, or the same. */
 static void zfi_check_assign(zfi_ranks *r, int32_t id, int32_t k)
 {

@@ -1,5 +1,5 @@
 /* Settles the order of a forward graph, so that it does not depend on the order in which builders
- * were called. A value stands directly above its first reader. Nodes that nothing reads are ordered
+ * were called. A value is directly above its first reader. Nodes that nothing reads are ordered
  * by name, outputs first. A graph in this order does not change. Passes go along the order, so they
  * make the same sums; parameters have one order, in buckets and in the global norm; and every
  * dropout has its stream. The order of parameters is settled only once, since fusion changes which

@@ -4,7 +4,7 @@
  * Kernels take q = x (1 / s), which needs no bounds where s is a normal number: it rounds to no
  * more than `most` (quantize.c). Blocks with smaller scales are made larger first.
  *
- * Processors are to wait for memory alone. So what takes long and stands once in a block, the
+ * Processors are to wait for memory alone. So what takes long and is done once for a block, the
  * largest number and divisions by it, is done for a run of blocks before the integers are. */
 
 /* x by, rounded to an integer, as the bits of a float: the integer is added to 1.5 * 2^23, where

@@ -29,7 +29,7 @@
 
 /* ------------------------------------------------------------------------------- infer */
 
-/* Element 0 of the operands is element *at of *size: by the attribute piece, which stands before
+/* Element 0 of the operands is element *at of *size: by the attribute piece, which is before
  * `world`. */
 static void zfi_piece_at(const zf_attribute *world, int64_t count, int64_t *at, int64_t *size)
 {
@@ -40,7 +40,7 @@ static void zfi_piece_at(const zf_attribute *world, int64_t count, int64_t *at, 
 }
 
 /* Checks that operand 0 is a parameter, or a bucket or a shard of one, or a piece of these. `first`
- * is the number of the attribute world; piece stands before it; blocks and, where there are any,
+ * is the number of the attribute world; piece is before it; blocks and, where there are any,
  * decays follow it. */
 static zf_status zfi_infer_target(zfi_infer *c, int first)
 {

@@ -179,7 +179,7 @@ static bool zfi_condition_met(const zfi_condition *c, const zfi_option_walk *at)
     return zfi_choice_of(c->values, value, strlen(value)) >= 0;
 }
 
-/* Names that are not in these tables count as met: the desc stands alone. */
+/* Names that are not in these tables count as met: the desc is used by itself. */
 static bool zfi_condition_holds(zfi_condition *c, const zfi_option_walk *w, int level)
 {
     size_t length;

@@ -35,7 +35,7 @@
  * The ranges of a tensor follow each other in the order of the ranks, without gap or overlap. So do
  * those of each piece of a tensor that zf_tile has cut; a rank then has a range of each. Where
  * ranks are in several nodes, their files have the order of their shards (base/mesh.c), and what
- * each rank or node has of its own stands in the tensor in the order of ranks or nodes. Tensors
+ * each rank or node has of its own is in the tensor in the order of ranks or nodes. Tensors
  * that are whole on all ranks are written by rank 0, as above. The manifest then has a member
  * "ranks": {"rank-00000-of-00004.json": "3c9d0e55", ...}. Where no tensor is sharded there are no
  * files of ranks, however many ranks there were.

@@ -1141,7 +1141,7 @@ alone() {
     launched RANK=1 WORLD_SIZE=2
     [ $status = 1 ] && grep -q '^bert: torchrun started 2 processes, and ' "$work/err"
 }
-check 'what stands in the environment silences nobody' alone
+check 'the environment silences nobody' alone
 twice() {
     run env RANK=0 WORLD_SIZE=4 "$bert" pretrain --corpus c --vocab v --ranks 4
     said='torchrun started 4 processes, and --ranks 4 makes threads of one: start one process, or'

@@ -635,7 +635,7 @@ TEST_ONCE(cuts_of_records_are_read)
         {"wide: m k -> m | widest: m -> m",
          "it names an attribute that the operator does not have"},
         {"wide $: m k -> m", "an attribute is expected"},
-        {"m ... k -> m k", "... stands first in a value"},
+        {"m ... k -> m k", "... is at the start of a value"},
         {"a b c d e f g h -> a", "a value has too many dimensions"},
         {"m k, n k -> m n {sections/x}", "an effect names a letter that no value has"},
         {"m k, n k -> m n {sections/", "an effect names a letter that no value has"},

@@ -890,7 +890,7 @@ TEST_ONCE(folders_refuse_one_wrong_thing)
         {wrong_task_of_generation, "a model that scores texts continues none"},
         {wrong_context, "a context of 1048576 tokens is too long for the model's 64 positions"},
         {wrong_variables, "the variables of a template are an object"},
-        {wrong_template_twice, "chat_template[1] stands there twice"},
+        {wrong_template_twice, "chat_template[1] is given twice"},
         {wrong_templates, "has no template of the name default: name another with --chat ("},
         {wrong_begin, "bos_token has 71 bytes, and may have 63"},
         {wrong_style,

@@ -271,7 +271,7 @@ static bool load(test *t, const team *m, const char *path)
 
 /* ----------------------------------------------------------------------------------- compression */
 
-/* One block of `count` elements through sign_compress, twice where a part of another tensor stands
+/* One block of `count` elements through sign_compress, twice where a part of another tensor is
  * before it. */
 static bool compress(test *t, const float *x, float *e, int64_t count, unsigned char *row)
 {

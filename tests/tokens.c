@@ -206,7 +206,7 @@ TEST_ONCE(tokens_of_bytes_equal_the_package) { KINDS_FROM(0, 13); }
 TEST_ONCE(tokens_of_characters_equal_the_package) { KINDS_FROM(13, 24); }
 TEST_ONCE(tokens_split_as_the_package) { KINDS_FROM(24, KINDS); }
 
-/* What is between characters decides, so each stands among others. */
+/* What is between characters decides, so each is among others. */
 TEST_ONCE(normal_forms_of_all_characters)
 {
     static zf_text text, out, golden;

@@ -40,7 +40,7 @@ static bool zfl_parse_named(zf_chat *t, const zf_json *list, const char *path, z
         zf_jinja **to = name && !strcmp(name, "default")    ? &t->plain
                         : name && !strcmp(name, "tool_use") ? &t->tools
                                                             : NULL;
-        if (to && *to) return zf_json_fail(one, error, "stands there twice"), false;
+        if (to && *to) return zf_json_fail(one, error, "is given twice"), false;
         if (to && !zfl_parse_json(to, zf_json_require(one, "template", error), path, error))
             return false;
     }

@@ -26,7 +26,7 @@
     "{{- raise_exception('users and assistants take turns, and a message of the role ' ~ m.role "  \
     "~ ' does not') -}}{%- endif -%}{%- endfor -%}"
 #define ZFL_NO_SYSTEM "{%- set rest = messages -%}" ZFL_TURNS
-/* The system's text stands before that of the first user's message, or of a last one. */
+/* The system's text is before that of the first user's message, or of a last one. */
 #define ZFL_START(when) "((system ~ '\\n\\n') if has and " when " else '')"
 
 #define ZFL_IM "'<|im_start|>' ~ m.role ~ '\\n' ~ c ~ '<|im_end|>\\n'"

@@ -52,7 +52,7 @@ typedef struct zfl_step {
     zfl_step_split split;
     bool invert;         /* SPLIT: what is between matches is the match */
     zf_normal_form form; /* FORM */
-    bool spaces;         /* TRIM: white space, as often as it stands there */
+    bool spaces;         /* TRIM: all white space */
     int64_t left, right; /* TRIM */
 } zfl_step;
 
@@ -200,7 +200,7 @@ static uint32_t zfl_byte_character(unsigned char byte)
     return byte;
 }
 
-/* The byte for which a character stands; -1: none. */
+/* The byte that a character means; -1: none. */
 static int zfl_character_byte(uint32_t c)
 {
     if (c < 0x100) return zfl_byte_character((unsigned char)c) == c ? (int)c : -1;

@@ -44,7 +44,7 @@ static zfl_added_token zfl_read_flags(zfl_tokens_file_reader *r, const zf_json *
     return a;
 }
 
-/* What tells whether a token stands alone. */
+/* Compiles the characters of words, next to which a token with single_word is not found. */
 static void zfl_need_words(zfl_tokens_file_reader *r, const zf_json *v)
 {
     static const char word[] = "[\\w\\x{200C}\\x{200D}]";

@@ -11,7 +11,7 @@
  *           %11 = all_reduce %9 {world=2 over=context order=tree} : f32[8,8]
  *
  * How each node is cut is chosen in tokens.c, from the inputs on; how a value is brought to what its
- * reader wants stands in deal.c. What sums over tokens is a balanced tree over `sections`
+ * reader wants is in deal.c. What sums over tokens is a balanced tree over `sections`
  * (base/tree.c), each section of which is a node on its tokens: the bits are those of any number of
  * ranks with as many sections. Attention exchanges tokens for heads (Jacobs et al. 2023, DeepSpeed
  * Ulysses), so it sees whole sequences, with their masks, positions and documents. With

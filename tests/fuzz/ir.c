@@ -40,7 +40,7 @@ static zf_graph *read_back(const zf_graph *g)
     zf_error error = {ZF_OK, ""};
     char *text = text_of(g), *exact = malloc(strlen(text)), *again;
     zf_graph *copy;
-    memcpy(exact, text, strlen(text)); /* nothing stands after its last byte */
+    memcpy(exact, text, strlen(text)); /* nothing is after its last byte */
     copy = zf_graph_parse(exact, strlen(text), NULL, &error);
     REQUIRE(copy && !error.status);
     again = text_of(copy);

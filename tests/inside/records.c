@@ -42,7 +42,7 @@ TEST_ONCE(records_are_complete)
             wrong = "an UPDATE has master, world and blocks";
         if (zfi_attribute_index(r, "piece") >= 0 &&
             zfi_attribute_index(r, "world") != zfi_attribute_index(r, "piece") + 1)
-            wrong = "piece stands before world";
+            wrong = "piece is directly before world";
         if ((traits & ZF_OP_PRODUCT) && !r->flops) wrong = "a PRODUCT has flops";
         if ((traits & ZF_OP_ELEMENTWISE) && (traits & ZF_OP_BY_ROWS))
             wrong = "it is ELEMENTWISE or BY_ROWS";

@@ -147,7 +147,7 @@ static UChar32 target(UChar32 c, const UChar32 *parts, int n)
 }
 
 /* Computes the class and the replacements of every character. The lookup orders the characters that
- * stripping leaves by rank, and it recognises a dropped mark only if the mark stands alone. So
+ * stripping leaves by rank, and it recognises a dropped mark only if the mark is alone. So
  * stripping must not drop a starter next to a kept combining character; the program stops if it
  * does. */
 static void fill(const UNormalizer2 *nfd)

@@ -896,8 +896,8 @@ typedef struct zf_recompute_desc {
 typedef struct zf_choice {
     zf_recompute_desc recompute;
     zf_offload_desc offload;
-    size_t bytes[ZF_SPACES]; /* of the plan */
-    double seconds;          /* of a step, estimated */
+    size_t bytes[ZF_SPACES]; /* of the plan; with stages the most of a rank along pipe, */
+    double seconds;          /* and of a step, estimated */
     double free_seconds;     /* of a step without limits, estimated */
     int32_t tried;           /* plans */
 } zf_choice;
@@ -909,7 +909,9 @@ ZF_API size_t zf_choice_text(const zf_choice *choice, char *text, size_t size);
  * what leaves the device (zf_offload_desc), by exact plans of copies of the graph and by their
  * estimated time (zf_graph_estimate, by zf_training.cost): the fastest that fits. It begins with
  * what zf_training.recompute and .offload ask for, which stays as it is. Where nothing fits:
- * ZF_ERR_LIMIT, which says by how much the nearest choice exceeds the limits. */
+ * ZF_ERR_LIMIT, which says by how much the nearest choice exceeds the limits. With stages each rank
+ * along pipe is to fit, by one choice for all: the error names the one that exceeds most. Layers are
+ * dealt by zf_training.memory_limit, as without fit. */
 typedef struct zf_fit_desc {
     /* Bytes of device and host memory together, which are one memory on a CPU; 0: no limit. With
      * `memory` and `device` 0 nothing is chosen */
@@ -1000,8 +1002,7 @@ typedef struct zf_training {
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
     zf_prefetch_desc prefetch; /* {0}: not run */
-    /* {0}: recompute and offload are used as given here. Not with tensor, sections or stages */
-    zf_fit_desc fit;
+    zf_fit_desc fit;           /* {0}: recompute and offload are used as given here */
     /* Bytes that plans of zf_stages, zf_recompute and zf_prefetch should fit; 0: no limit */
     size_t memory_limit;
     zf_backend *backend; /* its scratch is counted in plans; NULL: none */

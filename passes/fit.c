@@ -11,6 +11,8 @@
  * further, the one with the least time first; the first that fits is taken. So it is the fastest
  * that fits, as long as moving a thing further never makes a step faster.
  *
+ * Ranks along pipe have plans of their own, of which each is to fit; the time is that of the slowest.
+ *
  * Where updates are delayed from some step on, there are two kinds of steps over one store, whose
  * values share the memory of the one that takes more of the device
  * (zf_compile_desc.shares_memory_with). Both are planned, and the time is that of delayed steps.
@@ -39,7 +41,9 @@ typedef struct zfi_fit_state {
     bool open;    /* what lies further has not been tried */
     zf_choice choice;
     size_t both; /* bytes of the device that two kinds of steps take more than the first; */
-    size_t miss; /* bytes over the limits; 0: it fits */
+    size_t miss; /* bytes over the limits, of the rank along pipe that misses most; 0: it fits */
+    int32_t rank, ranks;      /* that one, of so many */
+    size_t bytes[ZF_SPACES]; /* that it takes */
 } zfi_fit_state;
 
 /* Bytes that a plan takes of a space: all; those of its leaves, and of these those of a store;
@@ -48,9 +52,13 @@ typedef struct zfi_fit_bytes {
     int64_t all, leaves, stored, step;
 } zfi_fit_bytes;
 
+/* Runs the passes that follow the updates, up to those that zfi_plan_trial runs. */
+typedef void zfi_later_passes(zf_graph *g, const zf_training *t);
+
 typedef struct zfi_fitting {
     zf_graph *graph;
     const zf_training *training;
+    zfi_later_passes *later;
     zfi_fit_state states[ZFI_FIT_STATES];
     bool tried[ZFI_FIT_STATES];
     int32_t count; /* of those tried */
@@ -113,52 +121,95 @@ static zfi_fit_bytes zfi_fit_bytes_of(const zf_graph *g, int space)
     return taken;
 }
 
-/* Plans a copy by the choice, as a delayed step or not; its bytes and seconds. The graph has an
- * error only if memory is out. */
-static zf_status zfi_try_step(zfi_fitting *f, zf_choice *c, bool delayed, zfi_fit_bytes *taken)
+/* *step: a copy, as a delayed step or not, with the passes that follow but those of
+ * zfi_plan_trial. The graph has an error only if memory is out. */
+static zf_status zfi_try_step(zfi_fitting *f, const zf_training *t, bool delayed, zf_graph **step)
 {
-    zf_training t = *f->training;
-    zf_graph *trial = zf_graph_copy(f->graph);
-    zf_cost cost = zfi_cost_resolved(t.cost);
+    zf_graph *g = *step = zf_graph_copy(f->graph);
+    if (!g) return zfi_graph_nomem(f->graph);
+    g->trial = true;
+    if (delayed) zf_delay(g);
+    f->later(g, t);
+    f->count++;
+    if (!g->memory.failed) return g->error.status;
+    return zfi_graph_nomem(f->graph);
+}
+
+/* Plans a step of a rank along pipe, or of all (-1): its bytes; the most seconds. */
+static zf_status zfi_try_rank(zfi_fitting *f, const zf_graph *step, const zf_training *t,
+                              int32_t rank, zfi_fit_bytes *taken, double *seconds)
+{
+    zf_graph *trial = zf_graph_copy(step);
+    zf_cost cost = zfi_cost_resolved(t->cost);
     zf_estimate estimate = {0};
     zf_status status;
     if (!trial) return zfi_graph_nomem(f->graph);
     trial->trial = true;
-    t.offload = c->offload, t.recompute = c->recompute;
-    t.print = NULL, t.fuse.miss = NULL;
-    if (delayed) zf_delay(trial);
-    if (zfi_wants_fuse_again(&t)) zfi_pass_fuse_again(trial, &t);
-    if (zfi_wants_recompute(&t)) zf_recompute(trial, &t);
-    if (!trial->error.status) zfi_plan_trial(trial, &t, -1);
-    if (t.backend && !t.backend->host_memory) cost.host.apart = 1;
-    if (!trial->error.status) zfi_estimate(trial, &cost, &estimate);
-    status = trial->memory.failed ? ZF_ERR_NOMEM : trial->error.status;
+    if (t->backend && !t->backend->host_memory) cost.host.apart = 1;
+    if (!zfi_plan_trial(trial, t, rank)) zfi_estimate(trial, &cost, &estimate);
+    status = trial->memory.failed ? zfi_graph_nomem(f->graph) : trial->error.status;
     for (int k = 0; k < ZF_SPACES; k++) taken[k] = zfi_fit_bytes_of(trial, k);
-    c->seconds = estimate.seconds;
-    f->count++;
-    if (status == ZF_ERR_NOMEM) zfi_graph_nomem(f->graph);
+    if (estimate.seconds > *seconds) *seconds = estimate.seconds;
     zf_graph_free(trial);
     return status;
 }
 
-/* Plans all kinds of steps by the choice. *more: bytes of the device that both take more than the
- * first. */
-static zf_status zfi_try_choice(zfi_fitting *f, zf_choice *c, size_t *more)
+/* Bytes of all kinds of steps of a rank. Returns those of the device that both take more than the
+ * first; late NULL: there is one kind. */
+static size_t zfi_bytes_of_kinds(const zfi_fit_bytes *taken, const zfi_fit_bytes *late,
+                                 size_t bytes[ZF_SPACES])
 {
-    const zf_training *t = f->training;
-    const bool both = t->delay && t->delay_from > 0;
-    zfi_fit_bytes taken[ZF_SPACES], late[ZF_SPACES];
-    zf_status status = zfi_try_step(f, c, t->delay && !both, taken);
-    if (both && !status) status = zfi_try_step(f, c, true, late);
-    for (int k = 0; k < ZF_SPACES && !status; k++) {
-        const zfi_fit_bytes *a = &taken[k], *b = both ? &late[k] : a;
-        const bool second = both && late[ZF_DEVICE].step > taken[ZF_DEVICE].step;
+    for (int k = 0; k < ZF_SPACES; k++) {
+        const zfi_fit_bytes *a = &taken[k], *b = late ? &late[k] : a;
+        const bool second = late && late[ZF_DEVICE].step > taken[ZF_DEVICE].step;
         const int64_t large = second ? b->step : a->step, small = second ? a->step : b->step,
                       apart = small > large ? small : 0; /* it has no room there */
-        c->bytes[k] = (size_t)a->all;
-        if (both) c->bytes[k] += (size_t)(b->leaves - a->stored + large + apart - a->step);
+        bytes[k] = (size_t)a->all;
+        if (late) bytes[k] += (size_t)(b->leaves - a->stored + large + apart - a->step);
     }
-    *more = status ? 0 : c->bytes[ZF_DEVICE] - (size_t)taken[ZF_DEVICE].all;
+    return bytes[ZF_DEVICE] - (size_t)taken[ZF_DEVICE].all;
+}
+
+/* Plans the steps of each rank along pipe. The time is that of the last kind. */
+static zf_status zfi_try_ranks(zfi_fitting *f, zf_graph *const steps[2], const zf_training *t,
+                               zf_choice *c, zfi_fit_state *s)
+{
+    const int32_t pipe = zfi_mesh_size(zfi_mesh_of(steps[0]), ZF_OVER_PIPE);
+    s->ranks = pipe > 1 ? pipe : 1;
+    for (int32_t rank = 0; rank < s->ranks; rank++) {
+        const int32_t of = s->ranks > 1 ? rank : -1;
+        zfi_fit_bytes taken[2][ZF_SPACES];
+        size_t bytes[ZF_SPACES], both, miss;
+        double first = 0, *const seconds = steps[1] ? &first : &c->seconds;
+        zf_status status = zfi_try_rank(f, steps[0], t, of, taken[0], seconds);
+        if (!status && steps[1]) status = zfi_try_rank(f, steps[1], t, of, taken[1], &c->seconds);
+        if (status) return status;
+        both = zfi_bytes_of_kinds(taken[0], steps[1] ? taken[1] : NULL, bytes);
+        miss = zfi_miss_of(&t->fit, bytes);
+        if (!rank || miss > s->miss)
+            s->rank = rank, s->miss = miss, memcpy(s->bytes, bytes, sizeof bytes);
+        if (both > s->both) s->both = both;
+        for (int k = 0; k < ZF_SPACES; k++)
+            if (bytes[k] > c->bytes[k]) c->bytes[k] = bytes[k];
+    }
+    return ZF_OK;
+}
+
+/* Plans all kinds of steps by the choice. */
+static zf_status zfi_try_choice(zfi_fitting *f, zf_choice *c, zfi_fit_state *s)
+{
+    zf_training t = *f->training;
+    const bool both = t.delay && t.delay_from > 0;
+    zf_graph *steps[2] = {NULL, NULL};
+    zf_status status;
+    *s = (zfi_fit_state){.planned = false};
+    *c = (zf_choice){.offload = c->offload, .recompute = c->recompute};
+    t.offload = c->offload, t.recompute = c->recompute;
+    t.print = NULL, t.after = NULL, t.fuse.miss = NULL;
+    status = zfi_try_step(f, &t, t.delay && !both, &steps[0]);
+    if (both && !status) status = zfi_try_step(f, &t, true, &steps[1]);
+    if (!status) status = zfi_try_ranks(f, steps, &t, c, s);
+    zf_graph_free(steps[0]), zf_graph_free(steps[1]);
     return status;
 }
 
@@ -170,15 +221,14 @@ static void zfi_add_choice(zfi_fitting *f, zf_choice c)
     zf_status status;
     if (f->tried[index]) return;
     f->tried[index] = true;
-    status = zfi_try_choice(f, &c, &s->both);
+    status = zfi_try_choice(f, &c, s);
     if (status == ZF_ERR_LIMIT && c.recompute.mode == ZF_RECOMPUTE_AS_NEEDED) {
         /* It does not fit, but by how much is to be known. */
         c.recompute = (zf_recompute_desc){.mode = ZF_RECOMPUTE_LAYERS};
-        status = zfi_try_choice(f, &c, &s->both);
+        status = zfi_try_choice(f, &c, s);
     }
     if (status) return;
     s->choice = c;
-    s->miss = zfi_miss_of(&f->training->fit, c.bytes);
     s->planned = s->open = true;
 }
 
@@ -232,12 +282,12 @@ static zf_status zfi_nothing_fits(zf_graph *g, const zf_fit_desc *d, const zfi_f
 {
     static const char *const names[] = {"of the device", "of host memory", "of the disk",
                                         "of memory"};
-    const size_t *bytes = best->choice.bytes;
+    const size_t *bytes = best->bytes;
     const size_t takes[] = {bytes[ZF_DEVICE], bytes[ZF_HOST], bytes[ZF_DISK],
                             bytes[ZF_DEVICE] + bytes[ZF_HOST]},
                  limits[] = {d->device ? d->device : SIZE_MAX, d->host ? d->host : SIZE_MAX,
                              d->disk, d->memory ? d->memory : SIZE_MAX};
-    char choice[160], over[300] = "";
+    char choice[160], over[300] = "", of[40] = "";
     size_t at = 0;
     zf_choice_text(&best->choice, choice, sizeof choice);
     for (int k = 0; k < 4; k++)
@@ -245,14 +295,15 @@ static zf_status zfi_nothing_fits(zf_graph *g, const zf_fit_desc *d, const zfi_f
             at += (size_t)snprintf(over + at, sizeof over - at, "%s%zu bytes %s, %zu more than %zu",
                                    at ? ", and " : "", takes[k], names[k], takes[k] - limits[k],
                                    limits[k]);
+    if (best->ranks > 1) snprintf(of, sizeof of, " rank %d along pipe", (int)best->rank);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
-                    "zf_passes: nothing fits; what comes nearest (%s) takes %s", choice, over);
+                    "zf_passes: nothing fits%s; what comes nearest (%s) takes %s", of, choice, over);
 }
 
 /* Chooses t->offload and t->recompute, by the graph as it is in front of zf_delay. */
-static zf_status zfi_fit_training(zf_graph *g, zf_training *t)
+static zf_status zfi_fit_training(zf_graph *g, zf_training *t, zfi_later_passes *later)
 {
-    zfi_fitting f = {.graph = g, .training = t};
+    zfi_fitting f = {.graph = g, .training = t, .later = later};
     zf_choice first = {.recompute = t->recompute, .offload = t->offload};
     zfi_fit_state *best = NULL, *nearest = NULL;
     if (t->cost && zfi_check_cost(g, "zf_passes", t->cost)) return g->error.status;

@@ -514,16 +514,17 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: ranks along context share no experts yet: context and "
                         "sections.context must be left out with expert and sections.expert");
-    if (zfi_wants_fit(t) && (zfi_wants_cut(t) || zfi_wants_context(t) || zfi_wants_stages(t) ||
-                             zfi_wants_experts(t)))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: fit plans ranks that have all layers whole; it must be left "
-                        "out with tensor, context, expert, sections or stages");
     t->clip = zfi_or(t->clip, 0);
     t->delay = zfi_delays(t);
     t->delay_from = zfi_delays_from(t);
     t->recompute.mode = zfi_recompute_mode(t);
     return ZF_OK;
+}
+
+static void zfi_pass_later(zf_graph *g, const zf_training *t)
+{
+    zfi_run_passes(g, t, zfi_cut_passes, ZFI_COUNT(zfi_cut_passes));
+    zfi_run_passes(g, t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
 }
 
 ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
@@ -540,11 +541,11 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
     if (!g->error.status) zfi_each_optimizer(g, &t, zfi_show_optimizer);
-    if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
+    if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t, zfi_pass_later))
+        return g->error.status;
     zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);
-    zfi_run_passes(g, &t, zfi_cut_passes, ZFI_COUNT(zfi_cut_passes));
-    zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
+    zfi_pass_later(g, &t);
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));
     return g->error.status;
 }

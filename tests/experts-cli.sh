@@ -26,7 +26,15 @@ refuses 'sections on ranks that they do not divide' \
 refuses 'sections that experts do not divide' '--sections expert=S: S must be a multiple of --expert' experts --expert 2 \
     --sections expert=3
 refuses 'experts and sequences' '--expert and --context exclude each other' experts --expert 2 --context 2
-refuses 'experts and memory' '--expert and --memory exclude each other' experts --expert 2 --memory 64M
+fitted() {
+    ends 0 experts --expert 2 --dump "$work/unlimited" --report "$work/report.json" &&
+        limit=$(($(sed -n 's/^  "predicted_peak_bytes": \(.*\),$/\1/p' "$work/report.json") - 1)) &&
+        ends 0 experts --expert 2 --memory $limit --dump "$work/limited" &&
+        grep -q "^within $limit bytes: .*recompute" "$work/out" && cmp "$work/unlimited" "$work/limited"
+}
+check 'ranks that share experts plan within a limit' fitted
+refuses 'a limit that they exceed' 'zf_passes: nothing fits; what comes nearest (recompute) takes ' experts --expert 2 \
+    --memory 64K
 refuses 'shared experts of a model without any' 'there are no experts that ranks can share' "$llm" pretrain --model \
     $data/llama.json --corpus $data/stories.txt --vocab $data/vocab.txt --seq 16 --batch 4 --steps 1 --quiet \
     --eval-batches 0 --ranks 2 --expert 2

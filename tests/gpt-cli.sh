@@ -164,6 +164,30 @@ delayed() {
         cmp "$work/late" "$work/later"
 }
 check 'stages with pieces of weights and delayed updates' delayed
+# Each rank plans within --memory: a byte less than the first one takes, with the same bits.
+layers() { # LAYERS OPTIONS...: a step of so many layers, and a byte less than it takes
+    sed "s/\"n_layer\": [0-9]*/\"n_layer\": $1/" "$work/config.json" > "$work/layers.json"
+    shift
+    pretrain --model "$work/layers.json" --batch 16 --steps 1 --eval-batches 0 --micro-batches 2 --sum micro \
+        --context-kind gather --sections tensor=2,context=2 --report "$work/report.json" "$@" &&
+        limit=$(($(sed -n 's/^  "predicted_peak_bytes": \(.*\),$/\1/p' "$work/report.json") - 1))
+}
+within_memory() {
+    layers 4 --dump "$work/unlimited" || return
+    for how in '' '--ranks 2 --tensor 2' '--ranks 2 --context 2' '--ranks 2 --pipe 2' \
+        '--ranks 8 --tensor 2 --context 2 --pipe 2'; do
+        # shellcheck disable=SC2086
+        layers 4 $how && least=$limit && layers 4 $how --memory "$least" --dump "$work/limited" &&
+            grep -q "^within $least bytes: .*recompute;" "$work/out" && cmp "$work/unlimited" "$work/limited" ||
+            return
+    done
+}
+dealt() { # a stage with more micro-batches in flight gives a layer to the other
+    layers 8 --ranks 2 --pipe 2 && least=$limit && layers 8 --ranks 2 --pipe 2 --memory "$least" &&
+        grep -q "^within $least bytes: all on the device, nothing recomputed;" "$work/out"
+}
+check 'layers of stages that fit' dealt
+check 'memory of ranks that share layers, sequences or have stages' within_memory
 refused() {
     "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
         --quiet "$@"
@@ -187,6 +211,8 @@ check 'a schedule without stages' fails 2 "gpt: pretrain: --pipe-schedule requir
 check 'more chunks than layers' fails 1 "gpt: zf_stages: 4 chunks of the ranks along pipe, and the graph \
 has 2 layers; each chunk has one or more" refused --seq 32 --ranks 2 --pipe 2 --micro-batches 2 --pipe-chunks 2 \
     --pipe-schedule interleaved
+refuses 'memory that a stage needs' 'zf_passes: nothing fits rank 0 along pipe; what comes nearest (recompute) takes ' \
+    refused --seq 32 --ranks 2 --pipe 2 --micro-batches 2 --memory 1K
 check 'sections that context does not divide' fails 2 "gpt: pretrain: --sections context=S: S must be \
 a multiple of --context; $list" refused --ranks 2 --context 2 --sections context=3
 check 'halves and parts of tokens' fails 2 "gpt: pretrain: --sequence tensor excludes --context-kind zigzag, which deals \

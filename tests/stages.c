@@ -290,6 +290,29 @@ TEST(stages_do_not_fit_any_layers)
     }
 }
 
+/* Each rank along pipe fits: the choice is of the one that takes most, which the error names. */
+TEST_ONCE(stages_fit_each_rank)
+{
+    zf_choice choice;
+    zf_training how = {.stages = {.ranks = 2, .layers = "4,4"}};
+    size_t plain, most;
+    char stages[64];
+    zf_graph *g;
+    plan_stages(t, &how, &plain, stages);
+    how.fit = (zf_fit_desc){.device = plain, .host = 1 << 30, .choice = &choice};
+    plan_stages(t, &how, &most, stages);
+    CHECK(t, !t->failed && most == plain && choice.tried == 1 && choice.bytes[ZF_DEVICE] == plain);
+    how.fit.device = plain - 1;
+    plan_stages(t, &how, &most, stages);
+    CHECK(t, !t->failed && most < plain && choice.tried > 1 && choice.bytes[ZF_DEVICE] == most);
+    how.fit = (zf_fit_desc){.memory = 5000};
+    g = step_with_table(t, &how);
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    GIVES(t, zf_graph_status(g), ZF_ERR_LIMIT, zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), "zf_passes: nothing fits rank 0 along pipe; what comes nearest ("));
+}
+
 TEST(stages_refuse_what_cannot_be_dealt)
 {
     static const int rows[] = {8, 8, 8};

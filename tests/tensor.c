@@ -1355,6 +1355,39 @@ TEST_ONCE(tensor_refuses_sections_without_words)
                   "have a row each");
 }
 
+/* The bytes of the device that a step takes by `how`. */
+static size_t bytes_of_step(test *t, const char *text)
+{
+    zf_error parsing = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &parsing);
+    zf_plan plan = {.nodes = 0};
+    if (!g || change(g) || zf_memory(g, NULL) || zf_graph_plan(g, &plan))
+        test_fail(t, __FILE__, __LINE__, "a plan", g ? zf_graph_error(g) : parsing.text);
+    zf_graph_free(g);
+    return plan.peak_bytes;
+}
+
+/* What a rank takes with its part of layers, sequences or both is what fits a limit. */
+TEST_ONCE(tensor_and_context_fit_a_limit)
+{
+    static const zf_training layouts[] = {
+        {.tensor = 2}, {.sections.tensor = 2}, {.context = 2}, {.tensor = 2, .context = 2}};
+    char *text = model_text(LLAMA, BATCH);
+    test_defer(t, free, text);
+    for (size_t k = 0; k < sizeof layouts / sizeof layouts[0] && !t->failed; k++) {
+        zf_choice choice = {.tried = 0};
+        size_t plain, fitted;
+        how = layouts[k], how.zero.bucket_bytes = 1 << 16;
+        plain = bytes_of_step(t, text);
+        how.fit = (zf_fit_desc){.device = plain, .host = 1 << 30, .choice = &choice};
+        fitted = bytes_of_step(t, text);
+        CHECK(t, choice.tried == 1 && fitted == plain && choice.bytes[ZF_DEVICE] == plain);
+        how.fit.device = plain - 1;
+        fitted = bytes_of_step(t, text);
+        CHECK(t, choice.tried > 1 && fitted < plain && choice.bytes[ZF_DEVICE] == fitted);
+    }
+}
+
 TEST_ONCE(tensor_refusals)
 {
     char *text = model_text(LLAMA, BATCH), without[2000] = "";
@@ -1367,13 +1400,6 @@ TEST_ONCE(tensor_refusals)
     check_refused(t, text, "zf_cut: 3 sections are not divided by 2 ranks");
     how = (zf_training){.tensor = 2, .sections.tensor = 64};
     check_refused(t, text, "is kept by");
-    for (int k = 0; k < 3; k++) {
-        how = (zf_training){.fit.device = 1 << 30, .tensor = k == 0 ? 2 : 1};
-        how.sections.tensor = k == 1 ? 2 : 0, how.stages.ranks = k == 2 ? 2 : 0;
-        check_refused(t, text,
-                      "zf_passes: fit plans ranks that have all layers whole; it must be left out "
-                      "with tensor, context, expert, sections or stages");
-    }
     check_parsed(t,
                  "%1 = input \"x\" : f32[8]\n%2 = squares %1 {unit=3} : f64[34]\n"
                  "output %2 \"y\"\n",

@@ -342,10 +342,9 @@ static const char *wrong_axes(const settings *o)
     if (t->tensor > 1 && t->sections.tensor && t->sections.tensor % t->tensor)
         return "--sections tensor=S: S must be a multiple of --tensor";
     if (cut && o->device.kind != DEVICE_CPU) return "--tensor and --sections are for --device cpu";
-    if (!cut && !pipe) return NULL;
     if (pipe && settings_micro_batches(o) < t->stages.ranks)
         return "--pipe P keeps P stages busy with --micro-batches of P or more";
-    return o->memory ? "--tensor and --pipe exclude --memory" : NULL;
+    return NULL;
 }
 
 /* What ranks that share sequences cannot do yet. */
@@ -360,7 +359,6 @@ static const char *wrong_context(const settings *o)
         return "--sections context=S: S must be a multiple of --context";
     if (t->context_kind == ZF_CONTEXT_ZIGZAG && t->sequence && !strcmp(t->sequence, "tensor"))
         return "--sequence tensor excludes --context-kind zigzag, which deals halves: leave it out";
-    if (o->memory) return "--context and --memory exclude each other";
     return NULL;
 }
 
@@ -373,7 +371,6 @@ static const char *wrong_experts(const settings *o)
         return "--sections expert=S: S must be a multiple of --expert";
     if (t->context > 1 || t->sections.context > 1)
         return "--expert and --context exclude each other";
-    if (o->memory) return "--expert and --memory exclude each other";
     return NULL;
 }
 

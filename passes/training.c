@@ -541,9 +541,9 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
     if (!g->error.status) zfi_each_optimizer(g, &t, zfi_show_optimizer);
+    zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t, zfi_pass_later))
         return g->error.status;
-    zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);
     zfi_pass_later(g, &t);
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));

@@ -564,6 +564,19 @@ TEST_ONCE(passes_fit_a_step)
     CHECK(t, offloaded || recomputed);
 }
 
+/* Averages of the parameters are counted. */
+TEST_ONCE(passes_fit_counts_averages)
+{
+    zf_training d = {.ema.decay = 0.9, .zero = {.world = 1, .bucket_bytes = 1 << 16}};
+    zf_plan plain, plan;
+    zf_estimate e;
+    zf_choice choice;
+    if (!deep_step(t, &d, &plain, &e)) return;
+    d.fit = (zf_fit_desc){.device = plain.peak_bytes - 1, .host = 1 << 30, .choice = &choice};
+    if (!deep_step(t, &d, &plan, &e)) return;
+    CHECK(t, plan.peak_bytes < plain.peak_bytes && choice.bytes[ZF_DEVICE] == plan.peak_bytes);
+}
+
 /* Where device and host memory are one: only the disk helps, and recomputing. */
 TEST_ONCE(passes_fit_one_memory)
 {

@@ -585,6 +585,23 @@ misused "--schedule takes 1f1b, gpipe, interleaved=V, zb-h1 or zb-v, with V of 2
 # shellcheck disable=SC2086
 "$plan" $search --search --device 48M --global-batch 64 > "$work/table"
 is 'search: reasons' "$(grep -Ec '^ .*B +[0-9.]+%  (traffic|idle|memory|computing) +--tensor ' "$work/table")" 11
+# A stage that does not fit by FLOPs passes layers on.
+of_table="${table% --batch*} --seq 32 --dropout 0 --world 3 --pipe 3 --precision f32"
+# shellcheck disable=SC2086
+"$plan" $of_table --micro-batches 6 --schedule 1f1b --search --device 19M --global-batch 6 --json > "$work/search"
+is 'search: layers by bytes' "$(found 1 options)" \
+    '--tensor 1 --pipe 3 --zero 0 --batch 1 --micro-batches 6 --memory 19922944'
+is 'search: because of memory' "$(found 1 bound)" memory
+holds 'search: into the device' "$(found 1 peak) <= (19 << 20)"
+# shellcheck disable=SC2046,SC2086
+planned $of_table $(found 1 options)
+is 'search: layers by bytes are a plan, to the byte' "$(of peak)" "$(found 1 peak)"
+# shellcheck disable=SC2086
+"$plan" $of_table --micro-batches 6 --schedule 1f1b --search --device 19M --global-batch 6 --pipe-layers 4,4,4 \
+    > /dev/null 2>&1
+is 'search: layers that are given stay' "$?" 1
+# shellcheck disable=SC2086
+planned $of_table --batch 1 --micro-batches 6 --memory 21M --prefetch 1M
 # Of a model with experts all numbers of ranks that can share them: each row is a plan.
 mixture='--config docs/data/moe.json --seq 32 --world 4 --tensor 1 --pipe 1 --precision bf16'
 # shellcheck disable=SC2086

@@ -7,6 +7,8 @@
  *             the next; of those that differ in schedule, stage and recomputation alone the first
  *             that fits; where one of these is too large, the smallest of them is planned next, and
  *             if that is too large, too, none
+ *     deal    layers by bytes, where a stage was too large by FLOPs and another one has room
+ *             (--memory)
  *
  * Formulas, of b sequences of s tokens, width h, L layers, m micro-batches, P parameters; ranks t,
  * p, d along tensor, pipe, data (Narayanan et al. 2021; Korthikanti et al. 2022):
@@ -42,6 +44,8 @@ typedef struct found {
     layout of;
     size_t peak;
     double seconds, traffic, idle; /* of a step; parts of it */
+    bool room;  /* of several stages one fits */
+    bool dealt; /* layers are dealt by bytes, and fit */
 } found;
 
 typedef struct finder {
@@ -53,9 +57,10 @@ typedef struct finder {
                                * with experts read */
     layout *list;
     int32_t count, tried, large; /* large: left out by their bytes */
-    found rows[ROWS], nearest;   /* nearest: the first that did not fit, peak 0: none */
+    found rows[ROWS];
     int32_t found;
-    layout fits[MOST_PLANS], large_ones[MOST_PLANS]; /* all that fit, and that were too large */
+    layout fits[MOST_PLANS + ROWS]; /* all that fit; */
+    found large_ones[MOST_PLANS];   /* those that were too large */
     int32_t fit_count, large_count;
     layout probed[MOST_PLANS]; /* whose smallest kin was planned */
     int32_t probed_count;
@@ -288,6 +293,7 @@ static bool plan_all_stages(const options *o, found *row, char error[512])
     stages_plan p;
     if (!plan_stages(o, &p, error)) return false;
     row->peak = p.stages[p.largest].peak, row->seconds = p.seconds;
+    for (int64_t k = 0; k < p.count; k++) row->room |= p.stages[k].peak < (size_t)o->device;
     row->idle = p.idle / (1 + p.idle);
     row->traffic = p.stages[p.slowest].estimate.exposed[ZF_RESOURCE_LINK] / p.seconds;
     plan_stages_free(&p);
@@ -323,7 +329,7 @@ static bool is_smaller(const layout *a, const layout *b)
 static bool is_hopeless(const finder *f, const layout *l)
 {
     for (int32_t k = 0; k < f->large_count; k++)
-        if (are_kin(&f->large_ones[k], l) && is_smaller(&f->large_ones[k], l)) return true;
+        if (are_kin(&f->large_ones[k].of, l) && is_smaller(&f->large_ones[k].of, l)) return true;
     return false;
 }
 
@@ -347,8 +353,7 @@ static bool fits(finder *f, const layout *l, found *row)
     f->tried++;
     if (!(o.pipe > 1 ? plan_all_stages : plan_one)(&o, row, f->error)) return false;
     if (row->peak <= (size_t)o.device) return true;
-    f->large_ones[f->large_count++] = *l;
-    if (!f->nearest.peak || row->peak < f->nearest.peak) f->nearest = *row;
+    f->large_ones[f->large_count++] = *row;
     return false;
 }
 
@@ -375,6 +380,51 @@ static void try_layouts(finder *f)
         if (fits(f, l, &row)) add_row(f, &row);
         else probe(f, l);
     }
+}
+
+/* Deals layers by bytes; false: the stages do not fit, or one of the kin that fits is as fast. */
+static bool is_gained(finder *f, const found *large, found *row)
+{
+    options o = options_of(f, &large->of);
+    o.memory = o.device;
+    *row = (found){.of = large->of, .dealt = true};
+    if (!plan_all_stages(&o, row, f->error) || row->peak > (size_t)o.device) return false;
+    for (int32_t k = 0; k < f->found; k++)
+        if (are_kin(&f->rows[k].of, &row->of) && f->rows[k].seconds <= row->seconds) return false;
+    return true;
+}
+
+/* The row takes the place of its kin's. */
+static void put_dealt(finder *f, const found *row)
+{
+    for (int32_t k = f->found - 1; k >= 0; k--)
+        if (are_kin(&f->rows[k].of, &row->of))
+            memmove(&f->rows[k], &f->rows[k + 1], (size_t)(--f->found - k) * sizeof *row);
+    add_row(f, row);
+}
+
+/* Layouts of stages that were too large by FLOPs, unless layers are given. */
+static void deal_layers(finder *f)
+{
+    const char *given = f->o->t.stages.layers;
+    int32_t tried = 0;
+    for (int32_t k = 0; k < f->large_count && tried < ROWS && !(given && *given); k++) {
+        found *large = &f->large_ones[k], row;
+        if (!large->room || f->o->memory) continue;
+        if (f->found == ROWS && large->seconds >= f->rows[ROWS - 1].seconds) continue;
+        tried++;
+        if ((large->dealt = is_gained(f, large, &row))) put_dealt(f, &row);
+    }
+}
+
+/* The smallest that does not fit; NULL: there is none. */
+static const found *nearest_of(const finder *f)
+{
+    const found *least = NULL;
+    for (int32_t k = 0; k < f->large_count; k++)
+        if (!f->large_ones[k].dealt && (!least || f->large_ones[k].peak < least->peak))
+            least = &f->large_ones[k];
+    return least;
 }
 
 /* What layers with experts have. */
@@ -422,55 +472,60 @@ static bool measure_model(finder *f)
 static const char *bound_of(const finder *f, const found *row)
 {
     const double most = row->traffic > row->idle ? row->traffic : row->idle;
+    if (row->dealt) return "memory";
     if (most >= 0.1) return row->traffic > row->idle ? "traffic" : "idle";
     return (double)row->peak > 0.9 * (double)f->o->device ? "memory" : "computing";
 }
 
 /* The options by which zf-plan plans it, besides those that are given: a search is of bf16 where no
  * precision is. */
-static const char *options_text(char text[200], const finder *f, const layout *l)
+static const char *options_text(char text[240], const finder *f, const found *row)
 {
-    char chunks[12] = "", experts[32] = "";
+    const layout *l = &row->of;
+    char chunks[12] = "", experts[32] = "", memory[32] = "";
     if (l->kind == ZF_PIPE_INTERLEAVED) snprintf(chunks, sizeof chunks, "=%d", (int)l->chunks);
     if (l->expert > 1) snprintf(experts, sizeof experts, " --expert %lld", (long long)l->expert);
-    snprintf(text, 200,
-             "--tensor %lld --pipe %lld%s%s%s%s --zero %d --batch %lld --micro-batches %lld%s%s",
+    if (row->dealt) snprintf(memory, sizeof memory, " --memory %lld", (long long)f->o->device);
+    snprintf(text, 240,
+             "--tensor %lld --pipe %lld%s%s%s%s --zero %d --batch %lld --micro-batches %lld%s%s%s",
              (long long)l->tensor, (long long)l->pipe, experts, l->kind ? " --schedule " : "",
              l->kind ? zf_pipe_kind_name(l->kind) : "", chunks, (int)l->stage,
              (long long)l->batch, (long long)l->micro_batches,
-             l->recompute ? " --recompute layers" : "",
+             l->recompute ? " --recompute layers" : "", memory,
              f->o->given_precision ? "" : " --precision bf16");
     return text;
 }
 
 static void print_row(const finder *f, const found *row)
 {
-    char bytes[32], text[200];
+    char bytes[32], text[240];
     printf("%12.4g%8.1f%%%8.1f%%%12s%8.1f%%  %-9s  %s\n", row->seconds, 100 * row->traffic,
            100 * row->idle, human(bytes, (double)row->peak),
            100 * (double)row->peak / (double)f->o->device, bound_of(f, row),
-           options_text(text, f, &row->of));
+           options_text(text, f, row));
 }
 
 static void print_rows(const finder *f)
 {
+    bool dealt = false;
     plan_print_head(f->o);
     printf("%lld ranks, %lld sequences a step\n\n", (long long)f->o->world,
            (long long)f->o->examples);
     printf("%12s%9s%9s%12s%9s  %-9s  %s\n", "seconds", "traffic", "idle", "peak", "of device",
            "bound by", "options");
-    for (int32_t k = 0; k < f->found; k++) print_row(f, &f->rows[k]);
+    for (int32_t k = 0; k < f->found; k++) print_row(f, &f->rows[k]), dealt |= f->rows[k].dealt;
+    if (dealt) printf("--memory: by FLOPs a stage does not fit, so layers are dealt by bytes\n");
     printf("\n%d layouts; %d more cannot fit by formulas; %d were planned exactly\n", (int)f->count,
            (int)f->large, (int)f->tried);
-    if (f->nearest.peak)
-        printf("the smallest of those that do not fit:\n"), print_row(f, &f->nearest);
+    if (nearest_of(f))
+        printf("the smallest of those that do not fit:\n"), print_row(f, nearest_of(f));
 }
 
 static void put_row(zf_json_writer *w, const finder *f, const found *row)
 {
-    char text[200];
+    char text[240];
     zf_json_begin_object(w);
-    zf_json_put_key(w, "options"), zf_json_put_string(w, options_text(text, f, &row->of));
+    zf_json_put_key(w, "options"), zf_json_put_string(w, options_text(text, f, row));
     plan_put_bytes(w, "tensor", (size_t)row->of.tensor),
         plan_put_bytes(w, "pipe", (size_t)row->of.pipe);
     plan_put_bytes(w, "data", (size_t)row->of.data),
@@ -498,9 +553,9 @@ static int print_json(const finder *f)
 /* Why there is no row. */
 static int print_none(const finder *f)
 {
-    if (f->nearest.peak)
+    if (nearest_of(f))
         fprintf(stderr, "zf-plan: no layout fits %lld bytes: the smallest takes %zu\n",
-                (long long)f->o->device, f->nearest.peak);
+                (long long)f->o->device, nearest_of(f)->peak);
     else
         fprintf(stderr, "zf-plan: no layout fits %lld bytes%s%s\n", (long long)f->o->device,
                 *f->error  ? ": "
@@ -520,6 +575,7 @@ int plan_print_search(const options *o)
         list_layouts(&f);
         qsort(f.list, (size_t)f.count, sizeof *f.list, by_seconds);
         try_layouts(&f);
+        deal_layers(&f);
         if (!f.found) end = print_none(&f);
         else if (o->json) end = print_json(&f);
         else print_rows(&f), end = 0;

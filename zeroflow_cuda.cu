@@ -116,7 +116,7 @@
 static bool zfd_takes_f64(zf_op op)
 {
     return op == ZF_OP_squares || op == ZF_OP_norm_of_squares || op == ZF_OP_pack ||
-           op == ZF_OP_view || zf_op_traits_of(op) & ZF_OP_COLLECTIVE;
+           op == ZF_OP_view || op == ZF_OP_copy || zf_op_traits_of(op) & ZF_OP_COLLECTIVE;
 }
 
 /* Checks that the node can run: it has a kernel, dtypes for which kernels exist, and, for a

@@ -63,6 +63,29 @@ fitted() {
 }
 check 'what leaves the device is chosen' fitted
 
+# Ranks that share layers and sequences, and stages, against one device with as many sections.
+export EMULATED_DEVICES=8
+sections() {
+    trains "$@" --sections tensor=2,context=2 --context-kind gather --micro-batches 2 --sum micro
+}
+one_device() { sections sections --device cuda && sections 'sections of the CPU' && near sections 'sections of the CPU'; }
+check 'sections of sums' one_device
+axes() { sections axes --device cuda "$@" && cmp "$work/sections" "$work/axes"; }
+for how in '2 --tensor 2' '2 --context 2' '2 --pipe 2 --pipe-schedule zb-h1'; do
+    # shellcheck disable=SC2086
+    check "ranks ${how%% --pipe-*}: the same bits" axes --ranks $how
+done
+case $bert in
+*emulated*)
+    check 'all axes: the same bits' axes --ranks 8 --tensor 2 --context 2 --pipe 2 --zero 3 --prefetch 100000
+    small() {
+        axes --ranks 8 --tensor 2 --context 2 --pipe 2 --memory 900K &&
+            grep -q '^within 921600 bytes: .*=host' "$work/out"
+    }
+    check 'all axes within a limit: the same bits' small
+    ;;
+esac
+
 batches="--model $golden/config.json --batch-file $golden/batch.safetensors"
 # shellcheck disable=SC2086
 {

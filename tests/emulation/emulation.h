@@ -11,7 +11,7 @@ extern "C" {
 
 /* The order in which ready work, blocks and threads are taken from now on, on every device. */
 void emulation_seed(uint64_t seed);
-/* How many GPUs there are; 2 at first, and at most 8. */
+/* How many GPUs there are, at most 8; at first 2, or EMULATED_DEVICES in the environment. */
 void emulation_devices(int count);
 /* How much shared memory a block can have; 227 KiB at first. */
 void emulation_shared(size_t bytes);

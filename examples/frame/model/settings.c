@@ -334,14 +334,13 @@ static const char *wrong_onebit(const settings *o)
     return NULL;
 }
 
-/* What ranks that share layers or have some of them cannot do yet. */
+/* What ranks that share layers or have some of them cannot do. */
 static const char *wrong_axes(const settings *o)
 {
     const zf_training *t = &o->training;
-    const bool cut = t->tensor > 1 || t->sections.tensor > 1, pipe = t->stages.ranks > 1;
+    const bool pipe = t->stages.ranks > 1;
     if (t->tensor > 1 && t->sections.tensor && t->sections.tensor % t->tensor)
         return "--sections tensor=S: S must be a multiple of --tensor";
-    if (cut && o->device.kind != DEVICE_CPU) return "--tensor and --sections are for --device cpu";
     if (pipe && settings_micro_batches(o) < t->stages.ranks)
         return "--pipe P keeps P stages busy with --micro-batches of P or more";
     return NULL;

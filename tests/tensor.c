@@ -1316,6 +1316,18 @@ static void check_refused(test *t, const char *text, const char *error)
         test_fail(t, __FILE__, __LINE__, error, zf_graph_error(g));
 }
 
+/* The bytes of the device that a step takes by `how`. */
+static size_t bytes_of_step(test *t, const char *text)
+{
+    zf_error parsing = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &parsing);
+    zf_plan plan = {.nodes = 0};
+    if (!g || change(g) || zf_memory(g, NULL) || zf_graph_plan(g, &plan))
+        test_fail(t, __FILE__, __LINE__, "a plan", g ? zf_graph_error(g) : parsing.text);
+    zf_graph_free(g);
+    return plan.peak_bytes;
+}
+
 /* Twelve heads of queries and four of keys could be cut into six, but not with the keys. */
 TEST_ONCE(tensor_refuses_copies_that_ranks_do_not_share)
 {
@@ -1341,6 +1353,21 @@ TEST_ONCE(tensor_refuses_one_head_with_norms)
                   "with norms, of which each rank needs two or more, and there are 2 ranks");
 }
 
+/* Of layers in pieces none is cut; a table of words in pieces is whole, and the others are cut. */
+TEST_ONCE(tensor_cuts_no_pieces)
+{
+    char *text;
+    words = 200;
+    text = model_text(GPT, BATCH);
+    words = VOCAB;
+    test_defer(t, free, text);
+    how = (zf_training){.tensor = 2, .tile.bytes = 4096};
+    check_refused(t, text, "zf_cut: no layer can be cut: \"transformer.wte.weight\" is in pieces, which "
+                           "each rank has whole; zf_tile must leave layers in one");
+    how.tile.bytes = 20000;
+    CHECK(t, bytes_of_step(t, text) > 0);
+}
+
 /* Of 66 words in 64 sections of two, 31 would have none. */
 TEST_ONCE(tensor_refuses_sections_without_words)
 {
@@ -1353,18 +1380,6 @@ TEST_ONCE(tensor_refuses_sections_without_words)
     check_refused(t, text,
                   "zf_cut: 64 sections of the 66 rows of \"model.embed_tokens.weight\" would not "
                   "have a row each");
-}
-
-/* The bytes of the device that a step takes by `how`. */
-static size_t bytes_of_step(test *t, const char *text)
-{
-    zf_error parsing = {ZF_OK, ""};
-    zf_graph *g = team_parsed(t, text, &parsing);
-    zf_plan plan = {.nodes = 0};
-    if (!g || change(g) || zf_memory(g, NULL) || zf_graph_plan(g, &plan))
-        test_fail(t, __FILE__, __LINE__, "a plan", g ? zf_graph_error(g) : parsing.text);
-    zf_graph_free(g);
-    return plan.peak_bytes;
 }
 
 /* What a rank takes with its part of layers, sequences or both is what fits a limit. */

@@ -252,10 +252,27 @@ static bool zfi_parallel_cuts_some(const zfi_parallel *c)
     return false;
 }
 
+/* The parameter is a piece of zf_tile, whose rows are not cut. */
+static bool zfi_is_tile(zfi_parallel *c, int32_t param)
+{
+    const zf_graph *g = c->graph;
+    const int32_t by = c->at[zfi_class_of(c, param, 0)].why;
+    return zfi_cut_rows_of(&g->nodes[param]).rows && by &&
+           (g->nodes[by].op == ZF_OP_concat || g->nodes[by].op == ZF_OP_gather_rows);
+}
+
 /* The error that nothing can be cut, with what keeps the first candidate. */
 static zf_status zfi_parallel_none(zfi_parallel *c)
 {
     zf_graph *g = c->graph;
+    for (int32_t k = 0; k < zfi_len(g->params); k++) {
+        const char *name = g->nodes[g->params[k]].name;
+        if (zfi_is_tile(c, g->params[k]))
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_cut: no layer can be cut: \"%.*s\" is in pieces, which each rank "
+                            "has whole; zf_tile must leave layers in one",
+                            (int)zfi_whole_name(name), name);
+    }
     for (int32_t k = 0; k < zfi_len(g->params); k++)
         for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++) {
             const zfi_cut_class *its = &c->at[zfi_class_of(c, g->params[k], d)];

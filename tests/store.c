@@ -1052,11 +1052,11 @@ TEST_ONCE(store_of_threads)
             }
             for (int32_t r = 0; r < world; r++) pthread_join(threads[r], NULL);
             zf_local_free(group);
+            for (int32_t r = 0; r < world; r++) OK(t, turners[r].status, turners[r].error.text);
             if (world == 1 && !stage) memcpy(expected, turners[0].images[0], TURNS_IMAGE);
             if (world == 1 && !stage) memcpy(copied, turners[0].images[2], TURNS_IMAGE);
             CHECK(t, memcmp(expected, copied, TURNS_IMAGE));
             for (int32_t r = 0; r < world; r++) {
-                OK(t, turners[r].status, turners[r].error.text);
                 CHECK(t, !memcmp(expected, turners[r].images[0], TURNS_IMAGE));
                 CHECK(t, !memcmp(expected, turners[r].images[1], TURNS_IMAGE));
                 CHECK(t, !memcmp(copied, turners[r].images[2], TURNS_IMAGE));

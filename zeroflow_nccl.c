@@ -402,13 +402,21 @@ static int64_t zfi_nccl_cut(const zfi_nccl_work *w)
 
 static int64_t zfi_nccl_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Adds the ranks' elements [at, at + n), which are in the half: those of each run by a tree. */
-static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char *out,
-                               const char *half, size_t stride, const char *own, int64_t n)
+/* Adds the ranks' elements [at, at + n), which are in the half: those of each run by a tree. Where
+ * there are several runs, the own ones go there first, since `out` may be their place. */
+static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char *out, char *half,
+                               size_t stride, const char *own, int64_t n)
 {
     zf_error error = {ZF_OK, ""};
     char name[64];
     const int32_t ranks = w->call->run ? w->call->run : w->group.count;
+    if (own && ranks < w->group.count) {
+        if (!zfi_nccl_cuda(w, "cudaMemcpyAsync",
+                           cudaMemcpyAsync(half + (size_t)w->mine * stride, own, (size_t)n * w->size,
+                                           cudaMemcpyDeviceToDevice, stream)))
+            return false;
+        own = NULL;
+    }
     for (int32_t r = 0; r < w->group.count && !error.status; r += ranks) {
         const zf_cuda_sum sum = {out, half + (size_t)r * stride, stride, own, w->mine - r, ranks, n,
                                  w->call->dtype, w->call->add || r, w->call->tree};

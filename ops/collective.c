@@ -308,57 +308,60 @@ static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
                  true);
 }
 
-/* As zfi_add_floats; sums of subtrees that are complete stay open. */
-static void zfi_add_floats_by_tree(void *out, const void *const *parts, int32_t world,
-                                   int64_t count, zf_dtype dtype, bool add)
+/* As zfi_add_floats, by trees of `run` ranks; sums of subtrees that are complete stay open after the
+ * sum of the trees before. */
+static void zfi_add_floats_by_trees(void *out, const void *const *parts, int32_t world, int32_t run,
+                                    int64_t count, zf_dtype dtype, bool add)
 {
-    enum { TILE = 256, DEPTHS = 33 };
+    enum { TILE = 256, DEPTHS = 34 };
     zfi_isa isa = zfi_isa_best();
     float sums[DEPTHS][TILE];
     for (int64_t i = 0; i < count; i += TILE) {
         int64_t n = count - i < TILE ? count - i : TILE;
+        if (add) zfi_widen(isa, sums[0], dtype, zfi_element(out, dtype, i), n);
         for (int32_t r = 0; r < world; r++) {
-            int depth = zfi_tree_depth(r);
+            const bool onto = add || r >= run;
+            int depth = zfi_tree_depth(r % run) + onto;
             if (parts[r]) zfi_widen(isa, sums[depth], dtype, zfi_element(parts[r], dtype, i), n);
             else memset(sums[depth], 0, (size_t)n * sizeof *sums[depth]);
-            for (int k = zfi_tree_merges(r, world); k > 0; k--, depth--)
+            for (int k = zfi_tree_merges(r % run, run); k > 0; k--, depth--)
                 zfi_add_run(isa, sums[depth - 1], sums[depth], n);
-        }
-        if (add) {
-            zfi_widen(isa, sums[1], dtype, zfi_element(out, dtype, i), n);
-            zfi_add_run(isa, sums[0], sums[1], n);
+            if (onto && r % run == run - 1) zfi_add_run(isa, sums[0], sums[1], n);
         }
         zfi_narrow(isa, zfi_element_of(out, dtype, i), dtype, sums[0], n);
     }
 }
 
-static void zfi_add_doubles_by_tree(double *out, const void *const *parts, int32_t world,
-                                    int64_t count, bool add)
+static void zfi_add_doubles_by_trees(double *out, const void *const *parts, int32_t world,
+                                     int32_t run, int64_t count, bool add)
 {
     for (int64_t i = 0; i < count; i++) {
-        zfi_tree tree = {.sections = world};
-        for (int32_t r = 0; r < world; r++)
-            zfi_tree_put(&tree, parts[r] ? ((const double *)parts[r])[i] : 0);
-        out[i] = tree.sums[0] + (add ? out[i] : 0);
+        double sum = add ? out[i] : 0;
+        for (int32_t first = 0; first < world; first += run) {
+            zfi_tree tree = {.sections = run};
+            for (int32_t r = first; r < first + run; r++)
+                zfi_tree_put(&tree, parts[r] ? ((const double *)parts[r])[i] : 0);
+            sum = add || first ? tree.sums[0] + sum : tree.sums[0];
+        }
+        out[i] = sum;
     }
 }
 
 ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t world, int64_t count,
                                  zf_dtype dtype, bool add)
 {
-    if (!out || !parts || world < 1 || count < 1) return;
-    if (dtype == ZF_F32 || zfi_is_half(dtype))
-        zfi_add_floats_by_tree(out, parts, world, count, dtype, add);
-    else if (dtype == ZF_F64) zfi_add_doubles_by_tree(out, parts, world, count, add);
-    else zf_add_ranks(out, parts, world, count, dtype, add); /* integers, in any order */
+    zf_add_ranks_by_trees(out, parts, world, world, count, dtype, add);
 }
 
 ZF_API void zf_add_ranks_by_trees(void *out, const void *const *parts, int32_t world, int32_t run,
                                   int64_t count, zf_dtype dtype, bool add)
 {
-    if (run < 1 || !parts || world % run) run = world;
-    for (int32_t r = 0; r < world; r += run)
-        zf_add_ranks_by_tree(out, parts + r, run, count, dtype, add || r);
+    if (!out || !parts || world < 1 || count < 1) return;
+    if (run < 1 || world % run) run = world;
+    if (dtype == ZF_F32 || zfi_is_half(dtype))
+        zfi_add_floats_by_trees(out, parts, world, run, count, dtype, add);
+    else if (dtype == ZF_F64) zfi_add_doubles_by_trees(out, parts, world, run, count, add);
+    else zf_add_ranks(out, parts, world, count, dtype, add); /* integers, in any order */
 }
 
 /* ------------------------------------------------------------------------- along a dimension

@@ -63,14 +63,14 @@ static double tree_of(zf_dtype dtype, const double *terms, int count)
     return level[0];
 }
 
-/* The sum of `old`, if there is one, and of what the ranks have. */
-static double added(zf_dtype dtype, bool tree, const double *old, const double *terms, int count)
+/* The sum of `old`, if there is one, and of what the ranks have: in order, or by trees of `run`. */
+static double added(zf_dtype dtype, int run, const double *old, const double *terms, int count)
 {
     double all[16];
     int n = 0;
     if (old) all[n++] = *old;
-    if (tree) all[n++] = tree_of(dtype, terms, count);
-    else memcpy(all + n, terms, (size_t)count * sizeof *terms), n += count;
+    for (int r = 0; r < count && run; r += run) all[n++] = tree_of(dtype, terms + r, run);
+    if (!run) memcpy(all + n, terms, (size_t)count * sizeof *terms), n += count;
     return sum_of(dtype, all, n);
 }
 
@@ -79,8 +79,8 @@ static double added(zf_dtype dtype, bool tree, const double *old, const double *
 enum { MOST_PARTS = 8, MOST_COUNT = 2500 };
 
 /* Every dtype; lengths around the ends of vectors and tiles; out separate, added to, or one of the
- * parts. */
-static void sums_are_in_order(test *t, zf_dtype dtype, int64_t count, int world, bool tree)
+ * parts. run: of ranks that are a tree; 0: there are none. */
+static void sums_are_in_order(test *t, zf_dtype dtype, int64_t count, int world, int run)
 {
     static double room[MOST_PARTS + 2][MOST_COUNT];
     const size_t size = zf_dtype_size(dtype);
@@ -96,26 +96,30 @@ static void sums_are_in_order(test *t, zf_dtype dtype, int64_t count, int world,
             const double *onto = mode == -1 ? &old : NULL;
             for (int r = 0; r < world; r++) terms[r] = get(room[r], dtype, i);
             for (int r = 0; r < world; r++) reversed[r] = terms[world - 1 - r];
-            set(want, dtype, i, added(dtype, tree, onto, terms, world));
-            orders += added(dtype, tree, onto, terms, world) !=
-                      added(dtype, false, onto, tree ? terms : reversed, world);
+            set(want, dtype, i, added(dtype, run, onto, terms, world));
+            orders += added(dtype, run, onto, terms, world) !=
+                      added(dtype, 0, onto, run ? terms : reversed, world);
         }
-        (tree ? zf_add_ranks_by_tree : zf_add_ranks)(out, parts, world, count, dtype, mode == -1);
+        if (!run) zf_add_ranks(out, parts, world, count, dtype, mode == -1);
+        else if (run == world) zf_add_ranks_by_tree(out, parts, world, count, dtype, mode == -1);
+        else zf_add_ranks_by_trees(out, parts, world, run, count, dtype, mode == -1);
         CHECK(t, !memcmp(out, want, (size_t)count * size));
-        if ((dtype == ZF_F32 || dtype == ZF_F64) && world > 2 + tree && count > 30)
+        if ((dtype == ZF_F32 || dtype == ZF_F64) && world > 2 + (run > 0) && count > 30)
             CHECK(t, orders > 0);
     }
 }
 
-/* In the order of ranks, and by a tree. */
+/* In the order of ranks, by a tree, and by trees of two ranks. */
 TEST_ONCE(comm_sums_are_in_order)
 {
     static const int64_t counts[] = {0, 1, 7, 8, 31, 1023, 1024, 1025, MOST_COUNT};
     for (int dtype = ZF_F32; dtype <= ZF_BOOL && !t->failed; dtype++)
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
             for (int world = 1; world <= MOST_PARTS && !t->failed; world += world < 4 ? 1 : 2)
-                for (int tree = 0; tree < 2; tree++)
-                    sums_are_in_order(t, (zf_dtype)dtype, counts[k], world, tree);
+                for (int runs = 0; runs < 3; runs++) /* none, one, several */
+                    if (runs < 2 || (world > 2 && world % 2 == 0))
+                        sums_are_in_order(t, (zf_dtype)dtype, counts[k], world,
+                                          runs == 2 ? 2 : runs * world);
 }
 
 /* By hand: the effect of order, precision and rounding on a few numbers. */
@@ -275,7 +279,8 @@ static double expected(const one_call *c, int rank, int world, int64_t i)
         set(&value, c->dtype, 0, terms[k]);
         terms[k] = get(&value, c->dtype, 0);
     }
-    return added(c->dtype, is_by_tree(c), c->place == ADDED ? &terms[world] : NULL, terms, world);
+    return added(c->dtype, is_by_tree(c) ? world : 0,
+                 c->place == ADDED ? &terms[world] : NULL, terms, world);
 }
 
 /* Makes the call and compares with the definition. Bytes around `out`, and a separate `in`, must

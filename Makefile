@@ -388,7 +388,7 @@ build/amalgamate build/lines: build/%: build/obj/tools/make/%.o
 lines: build/lines ## write api/lines.h, the macros of builders
 	$(call say,write) $< $(DECLARED) > build/lines.h
 	@cmp -s build/lines.h api/lines.h || cp build/lines.h api/lines.h
-test-opt: build/lines
+ready-opt: build/lines
 
 # The backend for CUDA and communicators, each to be compiled with that header.
 BACKENDS = zeroflow_cuda.cu zeroflow_mpi.c zeroflow_nccl.c
@@ -431,42 +431,37 @@ debug: build/debug/tests $(patsubst build/%,build/debug/%,$(SAMPLES:%=build/%) $
 compile_commands.json: $(LIBRARY) $(TESTS) Makefile tools/make/commands.sh ## how clangd and others compile each file
 	@sh tools/make/commands.sh '$(CC) $(STRICT)' > $@
 
-# Groups that test-all has in addition to test.
-test-rest: build/.needs-test-all
-	+@MAKE='$(MAKE)' sh tests/run.sh rest
-
-# Each group of tests: what it needs built, then tests/run.sh runs it.
+# Each group of tests: what it needs built (ready-GROUP), then tests/run.sh runs it.
 GROUPS      = unit more-unit mpi examples opt plan bert gpt consumers emulated
 MORE_GROUPS = oom clang dist asan more-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
               cuda-check emulated-asan more-emulated nccl docs
 
-test-unit test-more-unit test-oom: build/tests
-test-clang:         build/clang/tests
-test-dist:          dist/zeroflow.h
-test-asan test-more-asan: build/asan/tests
-test-ubsan:         build/ubsan/tests
-test-tsan:          build/tsan/tests
-test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
-test-mpi test-more-mpi: $(if $(MPICC),build/mpi/comm build/mpi/faults)
-test-more-mpi:      $(if $(MPICC),build/mpi/stages build/llm)
-test-examples:      $(EXAMPLES:%=build/%)
-test-opt:           build/zf-opt
-test-plan:          build/zf-plan build/zf-opt build/zf-report
-test-bert:          build/bert
-test-gpt:           build/gpt build/llm build/bert build/chat
-test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/zf-report build/own_op build/rlhf build/models/gru build/tests
-test-consumers test-more-consumers: dist
-test-install: stage
-test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
-test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
-test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
-test-nccl test-more-emulated: $(if $(CUDA_HEADERS),build/emulated/tests)
-test-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
-test-fuzz:          $(FUZZ:%=build/fuzz/%)
+ready-unit ready-more-unit ready-oom: build/tests
+ready-clang:        build/clang/tests
+ready-dist:         dist/zeroflow.h
+ready-asan ready-more-asan: build/asan/tests
+ready-ubsan:        build/ubsan/tests
+ready-tsan:         build/tsan/tests
+ready-blas:         $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
+ready-mpi ready-more-mpi: $(if $(MPICC),build/mpi/comm build/mpi/faults)
+ready-more-mpi:     $(if $(MPICC),build/mpi/stages build/llm)
+ready-examples:     $(EXAMPLES:%=build/%)
+ready-opt:          build/zf-opt
+ready-plan:         build/zf-plan build/zf-opt build/zf-report
+ready-bert:         build/bert
+ready-gpt:          build/gpt build/llm build/bert build/chat
+ready-docs:         build/bert build/gpt build/llm build/zf-opt build/zf-plan build/zf-report build/own_op build/rlhf build/models/gru build/tests
+ready-consumers ready-more-consumers: dist
+ready-neon:         $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
+ready-cuda-check:   $(if $(NVCC),build/cuda-check/device)
+ready-emulated:     $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
+ready-nccl ready-more-emulated: $(if $(CUDA_HEADERS),build/emulated/tests)
+ready-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
+ready-fuzz:         $(FUZZ:%=build/fuzz/%)
 
-$(GROUPS:%=test-%): build/.needs-test
+$(GROUPS:%=test-%): test-%: ready-% build/.needs-test
 	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
-$(MORE_GROUPS:%=test-%): build/.needs-test-all
+$(MORE_GROUPS:%=test-%): test-%: ready-% build/.needs-test-all
 	@CC='$(CC)' ALL='$(ALL)' sh tests/run.sh $(@:test-%=%)
 
 # What is shipped, in a C program. Sources ask only whether the architecture is 9.0a, and has 8.0's
@@ -607,6 +602,8 @@ stage: $(COMPILED) $(INSTALLED:%=build/%) stage-headers
 	install -m 644 LICENSE README.md CHANGELOG.md $(STAGED)/share/doc/zeroflow
 	install -m 644 docs/*.md $(STAGED)/share/doc/zeroflow/docs
 
+ready-install: $(COMPILED) $(INSTALLED:%=build/%) dist
+
 # $1: a command for each file $f of the stage, whose place is $to.
 staged = cd $(STAGE) && find . ! -type d | while read -r f; do \
              to="$(if $(DESTDIR),$(abspath $(DESTDIR)))/$$f"; $1 || exit; done
@@ -630,7 +627,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z_. -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist lines docs pretrain rlhf quick debug test test-all test-rest unit oom asan ubsan tsan cuda-check hip-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
-        help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
+.PHONY: all dist lines docs pretrain rlhf quick debug test test-all unit oom asan ubsan tsan cuda-check hip-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
+        help $(foreach g,$(GROUPS) $(MORE_GROUPS),ready-$g test-$g) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

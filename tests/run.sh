@@ -1,12 +1,11 @@
 #!/bin/sh
-# Runs the tests (make test, make test-all): sh tests/run.sh test|rest|all|total|GROUP
+# Runs the tests (make test, make test-all): sh tests/run.sh test|all|GROUP
 #
-# `test` has make build and run the groups of make test, `rest` those that make test-all adds to
-# them, `all` both, on every core. The last line is "N passed, N failed", with ", N skipped" after
-# it where the machine lacks something; the status is 1 when anything failed. `total` prints that
-# line once more. A group is what `make test-GROUP` runs once its programs are built: it prints one
-# line, and the output of what failed. All that it said, with the processor's time of each body, is
-# in build/test/GROUP.log.
+# `test` has make build and run the groups of make test, `all` these and those that make test-all
+# adds, on every core. The last line is "N passed, N failed", with ", N skipped" after it where the
+# machine lacks something; the status is 1 when anything failed. A group is what `make test-GROUP`
+# runs once its programs are built: it prints one line, and the output of what failed. All that it
+# said, with the processor's time of each body, command and script, is in build/test/GROUP.log.
 #
 # A test is counted once. What runs the same tests in another build, or on another number of ranks,
 # counts its passes apart, as runs again; a failure there is a failure.
@@ -19,52 +18,39 @@ export LC_ALL=C
 logs=build/test
 mkdir -p "$logs"
 
-# In an order that keeps two cores busy to the end: what takes longest goes first.
-groups_of_test='unit more-unit emulated consumers gpt bert mpi plan opt examples'
-groups_of_rest='asan more-asan clang more-emulated nccl emulated-asan tsan docs neon cuda-check dist more-mpi blas
-                more-consumers install fuzz'
+# In an order that keeps two cores busy to the end: what takes longest, to build and to run, goes first.
+groups_of_test='emulated unit more-unit consumers gpt bert plan mpi opt examples'
+groups_of_rest='asan more-asan emulated-asan tsan clang install more-emulated docs more-consumers cuda-check neon
+                fuzz nccl blas more-mpi dist'
 
-# run_all WHICH GROUPS: builds and runs these.
-run_all() {
-    which=$1
-    list=$2
-    targets=
-    for group in $list; do
-        rm -f "$logs/$group.counts"
-        targets="$targets test-$group"
-    done
-    cores=$(getconf _NPROCESSORS_ONLN)
-    jobs=$((cores + 1)) # ranks and threads often wait for each other
-    echo "building and running $(echo "$list" | wc -w) groups of tests on $cores cores; logs: $logs/"
+# made TARGET...: by make, on every core.
+made() {
     case ${MAKEFLAGS:-} in
     *jobserver*) jobs= ;; # make -j was asked for, and says how many
-    *) jobs=-j$jobs ;;
+    *) jobs=-j$((cores + 1)) ;; # ranks and threads often wait for each other
     esac
-    QUIET=yes ALL_GROUPS=yes ${MAKE:-make} --no-print-directory -s -k -O $jobs $targets 2>&1 |
-        grep --line-buffered -Ev '^make(\[[0-9]+\])?: (\*\*\* \[.*\] Error|Target .* not remade)'
-    echo "$list" > "$logs/groups.$which"
-    for group in $list; do
-        [ -s "$logs/$group.counts" ] || {
-            echo "$group: FAILED, it could not be built or run"
-            echo '0 1 0 0' > "$logs/$group.counts"
-        }
-    done
+    QUIET=yes ALL_GROUPS=yes ${MAKE:-make} --no-print-directory -s -k -O $jobs "$@" 2>&1
 }
 
-# total FILE...: the closing lines, of the groups that these files name; the status.
-total() {
+# run_all GROUP...: builds and runs these, and prints the closing lines; the status. All is built before
+# the first group runs, since make runs each group whose programs it happens to find built, and would
+# leave the longest to the end. What cannot be built says so when its group has its turn.
+run_all() {
+    cores=$(getconf _NPROCESSORS_ONLN)
+    echo "building and running $# groups of tests on $cores cores; logs: $logs/"
+    rm -f "$logs"/*.counts
+    made $(printf 'ready-%s ' "$@") > "$logs/build.log"
+    made $(printf 'test-%s ' "$@") |
+        grep --line-buffered -Ev '^make(\[[0-9]+\])?: (\*\*\* \[.*\] Error|Target .* not remade)'
     passed=0
     failed=0
     skipped=0
     repeated=0
-    for file; do
-        [ -s "$file" ] || {
-            echo "$file: FAILED, these groups were not run"
-            failed=1
-            : > "$file"
+    for group; do
+        [ -s "$logs/$group.counts" ] || {
+            echo "$group: FAILED, it could not be built or run"
+            echo '0 1 0 0' > "$logs/$group.counts"
         }
-    done
-    for group in $(cat "$@"); do
         read -r p f s r < "$logs/$group.counts"
         passed=$((passed + p))
         failed=$((failed + f))
@@ -81,12 +67,31 @@ total() {
 # A command that hangs is ended; some take SIGTERM for a wish to end after the current step.
 limit='timeout -k 10'
 
+# What the shell has waited for so far, in seconds of user and system time: $used.
+uses() {
+    times > "$work/times" # in a pipe, it would be that of another shell
+    used=$(awk -F '[ms ]+' 'NR == 2 { print 60 * ($1 + $3) + $2 + $4 }' "$work/times")
+}
+
+# timed NAME COMMAND...: what it says is in $work/said and in the log, there with its time; $status.
+timed() {
+    name=$1
+    shift
+    uses
+    since=$used
+    "$@" > "$work/said" 2>&1
+    status=$?
+    uses
+    cat "$work/said" >> "$log"
+    awk "BEGIN { printf \"%7.2f s  \", $used - $since }" >> "$log"
+    echo "$name" >> "$log"
+}
+
 # suite COMMAND...: a test program, which prints "N passed, N failed" and perhaps ", N skipped". One
 # that crashes, hangs, runs no test, or has a sanitizer complain at its end counts as one more
 # failure. suite_again: its tests were counted before.
 suite() {
-    $limit 1200 "$@" > "$work/said" 2>&1
-    status=$?
+    timed "$*" $limit 1200 "$@"
     counts=$(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 0\4/p' \
         "$work/said" | tail -n 1)
     p=0
@@ -97,13 +102,12 @@ $counts
 END
     s=$((${s#0} + 0))
     if [ $((p + f + s)) = 0 ] || { [ $status != 0 ] && [ "$f" = 0 ]; }; then
-        echo "FAILED $* (exit status $status, $p tests passed)" >> "$work/said"
+        echo "FAILED $* (exit status $status, $p tests passed)" | tee -a "$work/said" >> "$log"
         f=$((f + 1))
     fi
     passed=$((passed + p))
     failed=$((failed + f))
     skipped=$((skipped + s))
-    cat "$work/said" >> "$log"
     [ "$f" = 0 ] || grep -Ev '^ok |^ *[0-9.]+ s  ' "$work/said" >> "$work/failures"
 }
 suite_again() {
@@ -124,12 +128,7 @@ skip() {
 
 # check NAME COMMAND...: the command succeeds.
 check() {
-    name=$1
-    shift
-    echo "--- $name" >> "$log"
-    "$@" > "$work/said" 2>&1 < /dev/null
-    status=$?
-    cat "$work/said" >> "$log"
+    timed "$@" < /dev/null
     if [ $status = 0 ]; then
         passed=$((passed + 1))
     else
@@ -525,10 +524,8 @@ run_group() {
         failed=1
     }
     [ $failed = 0 ] || tail -n 100 "$work/failures" | sed 's/^/    /'
-    # What the shell waited for, in seconds of user and system time.
-    times > "$work/times" # in a pipe, it would be that of another shell
-    used=$(awk -F '[ms ]+' 'NR == 2 { print int(60 * ($1 + $3) + $2 + $4 + 0.5) }' "$work/times")
-    printf '%-14s %4d passed, %d failed%s  %4d s (processor %d s)  %s\n' "$1" \
+    uses
+    printf '%-14s %4d passed, %d failed%s  %4d s (processor %.0f s)  %s\n' "$1" \
         $((passed + repeated)) $failed "$([ $skipped = 0 ] || echo ", $skipped skipped")" \
         $(($(date +%s) - started)) "$used" "$note"
     echo "$passed $failed $skipped $repeated" > "$logs/$1.counts"
@@ -536,19 +533,11 @@ run_group() {
 }
 
 case ${1:-} in
-test | rest)
-    [ "$1" = test ] && run_all test "$groups_of_test" || run_all rest "$groups_of_rest"
-    total "$logs/groups.$1"
-    ;;
-all)
-    run_all test "$groups_of_test"
-    run_all rest "$groups_of_rest"
-    total "$logs/groups.test" "$logs/groups.rest"
-    ;;
-total) total "$logs/groups.test" "$logs/groups.rest" ;;
+test) run_all $groups_of_test ;;
+all) run_all $groups_of_rest $groups_of_test ;;
 ?*) run_group "$1" ;;
 *)
-    echo 'usage: sh tests/run.sh test|rest|all|total|GROUP' >&2
+    echo 'usage: sh tests/run.sh test|all|GROUP' >&2
     exit 2
     ;;
 esac

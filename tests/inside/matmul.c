@@ -368,13 +368,14 @@ TEST_ONCE(matmul_keeps_rows)
             d.accumulate = form % 3 == 0;
             d.epilogue = form % 2 ? matmul_epilogue : NULL, d.epilogue_context = &bench;
             bench.d = &d;
+            for (int pool = 0; pool < MATMUL_POOLS; pool++)
+                kept += zfi_matmul_plan_of(ZFI_ISA_AMX, pool + 1, &d).keep;
+            if (!TEST_TAKES(shape + form)) continue;
             bytes = (size_t)(d.m * d.c_row) * (d.c_dtype == ZF_F32 ? 4 : 2);
             memcpy(bench.c, bench.before, bytes);
             zfi_matmul_tiled(ZFI_ISA_AVX512, bench.pools[0], &d, bench.scratch);
             memcpy(bench.first, bench.c, bytes);
-            for (int pool = 0; pool < MATMUL_POOLS; pool++)
-                kept += zfi_matmul_plan_of(ZFI_ISA_AMX, pool + 1, &d).keep;
-            for (int pool = 0; pool < MATMUL_POOLS && TEST_TAKES(shape + form); pool++) {
+            for (int pool = 0; pool < MATMUL_POOLS; pool++) {
                 expected = zfi_matmul_tiled_scratch(ZFI_ISA_AMX, pool + 1, &d);
                 CHECK(t, expected + 64 <= bench.scratch_size);
                 memset(bench.scratch, left, expected + 64);

@@ -15,7 +15,7 @@
  *
  * A rank receives its shard of the sum from all, as many bytes as NCCL's reduce-scatter would move;
  * all_reduce then gathers the sums. Small operands, and those of two ranks, are sent whole and
- * added by each rank.
+ * added by each rank. A reduce sends to its root, which adds.
  *
  * The ranks of a group exchange messages on the communicator of all ranks, in its order of calls.
  * Their sums keep the order of ranks, even if sums over all ranks are `fast`.
@@ -330,7 +330,8 @@ static bool zfi_nccl_cuda(const zfi_nccl_work *w, const char *what, cudaError_t 
 static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const zfi_nccl_move *v)
 {
     const int32_t world = w->group.count, rank = w->mine, root = w->call->root;
-    const bool spreads = v->op == ZF_OP_all_to_all, one = zfi_is_from_root(v->op);
+    const bool spreads = v->op == ZF_OP_all_to_all, one = zfi_is_from_root(v->op),
+               to_one = v->op == ZF_OP_reduce;
     const size_t apart = spreads ? v->apart : 0, to_apart = spreads ? v->to_apart
                                                             : one   ? 0
                                                                     : v->count;
@@ -348,11 +349,11 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
     if ((code = ncclGroupStart())) return code;
     for (int32_t k = 1; k < world && (!code || code == ncclInProgress); k++) {
         const int32_t to = (rank + k) % world, from = (rank - k + world) % world;
-        if ((!one || rank == root) && zfi_is_neighbour(w->call, to, rank))
+        if ((!one || rank == root) && (!to_one || to == root) && zfi_is_neighbour(w->call, to, rank))
             code = ncclSend(v->from + (size_t)to * apart, v->count, v->type,
                             (int)(w->group.first + to * w->group.stride), nccl, w->stream);
         if ((!code || code == ncclInProgress) && (!one || from == root) &&
-            zfi_is_neighbour(w->call, rank, from))
+            (!to_one || rank == root) && zfi_is_neighbour(w->call, rank, from))
             code = ncclRecv(v->to + (size_t)from * to_apart, v->count, v->type,
                             (int)(w->group.first + from * w->group.stride), nccl, w->stream);
     }
@@ -367,7 +368,7 @@ static bool zfi_nccl_own(const zfi_nccl_work *w, const zfi_nccl_move *v)
     char *to = v->to + (one ? 0 : (size_t)w->mine * v->count);
     cudaError_t code;
     if ((w->group.count == w->m->p.comm.world && !zfi_nccl_near(w)) || v->op == ZF_OP_all_to_all ||
-        v->op == ZF_OP_send)
+        v->op == ZF_OP_send || v->op == ZF_OP_reduce)
         return true;
     if ((one && w->call->root != w->mine) || to == v->from) return true;
     code = cudaMemcpyAsync(to, v->from, v->count, cudaMemcpyDeviceToDevice, w->stream);
@@ -438,32 +439,36 @@ static bool zfi_nccl_clear_far(const zfi_nccl_work *w, char *half, size_t stride
     return true;
 }
 
-/* out[0..count): the sums of the ranks' in[0..count). If `apart` is not 0: rank r gets the sums of
- * the data at in + r * apart. */
+/* out[0..count): the sums of the ranks' in[0..count), of a reduce on its root alone. If `apart` is not
+ * 0: rank r gets the sums of the data at in + r * apart. */
 static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int64_t count,
                          size_t apart)
 {
     zfi_nccl_channel *ch = &w->m->channels[w->call->channel];
     const int64_t cut = zfi_nccl_cut(w);
     const bool one = count <= cut; /* one piece, so no addition overlaps */
-    const char *own = apart ? in + (size_t)w->mine * apart : NULL;
+    const bool reduces = w->call->op == ZF_OP_reduce, adds = !reduces || w->call->root == w->mine;
+    const char *own = apart ? in + (size_t)w->mine * apart : reduces ? in : NULL;
     int last = 0;
     for (int64_t at = 0; at < count; at += cut, last = !last) {
         const int64_t n = zfi_nccl_least(cut, count - at);
         const size_t skip = (size_t)at * w->size, bytes = (size_t)n * w->size,
                      stride = apart ? (size_t)cut * w->size : bytes;
         char *half = ch->staging + (last ? w->m->half : 0);
-        const zfi_nccl_move move = {apart ? ZF_OP_all_to_all : ZF_OP_all_gather,
+        const zfi_nccl_move move = {apart     ? ZF_OP_all_to_all
+                                    : reduces ? ZF_OP_reduce
+                                              : ZF_OP_all_gather,
                                     in + skip,
                                     half,
                                     bytes,
                                     apart,
                                     stride,
                                     ncclUint8};
-        if (at >= 2 * cut && !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
+        if (at >= 2 * cut && adds && !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
                                             cudaStreamWaitEvent(w->stream, ch->added[last], 0)))
             return false;
         if (!zfi_nccl_clear_far(w, half, stride, bytes) || !zfi_nccl_put(w, &move)) return false;
+        if (!adds) continue;
         if (!one &&
             (!zfi_nccl_cuda(w, "cudaEventRecord", cudaEventRecord(ch->came[last], w->stream)) ||
              !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
@@ -476,7 +481,7 @@ static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int6
             !zfi_nccl_cuda(w, "cudaEventRecord", cudaEventRecord(ch->added[last], ch->adding)))
             return false;
     }
-    return one || zfi_nccl_cuda(w, "cudaStreamWaitEvent",
+    return one || !adds || zfi_nccl_cuda(w, "cudaStreamWaitEvent",
                                 cudaStreamWaitEvent(w->stream, ch->added[!last], 0));
 }
 
@@ -558,7 +563,7 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
         }
         if (c->op == ZF_OP_all_reduce) return zfi_nccl_all_reduce(w);
         return zfi_nccl_sum(w, c->in, c->out, c->count, bytes);
-    case ZF_OP_reduce: return zfi_nccl_sum(w, c->in, c->out, c->count, 0); /* on all ranks */
+    case ZF_OP_reduce: return zfi_nccl_sum(w, c->in, c->out, c->count, 0);
     case ZF_OP_bcast:
     case ZF_OP_send:
         if (c->root != w->mine) move.from = move.to; /* it is not looked at */
@@ -647,7 +652,7 @@ static bool zfi_nccl_through(zfi_nccl *m, const zf_collective *c)
     const bool spreads = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_to_all,
                gathers = c->op == ZF_OP_all_gather || c->op == ZF_OP_all_to_all,
                reads = !zfi_is_from_root(c->op) || c->root == w.mine,
-               writes = c->op != ZF_OP_send || !reads;
+               writes = c->op == ZF_OP_reduce ? c->root == w.mine : c->op != ZF_OP_send || !reads;
     char *in = ch->staging + 2 * m->half, *out = in + ZFI_NCCL_PASSAGE;
     const int64_t cut = (int64_t)(ZFI_NCCL_PASSAGE / w.size) / world;
     piece.in = in, piece.out = out;

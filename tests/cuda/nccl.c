@@ -153,7 +153,6 @@ static bool same(member *m, const one_call *k)
     status = m->local->run(m->local->self, &c, &m->error);
     if (!status) good = make(m, k, c, ins[1], in_bytes, outs[1], out_bytes);
     equal = !memcmp(outs[0], outs[1], out_bytes);
-    if (k->op == ZF_OP_reduce && k->root != m->rank) equal = true; /* another rank has it */
     if (sums && k->may_differ) m->differ += !equal, equal = true;
     if (good) good = equal && (k->place == IN_PLACE || !memcmp(ins[1], kept, in_bytes));
     if (!good && !m->error.status && !*m->said)
@@ -242,6 +241,58 @@ static void groups_body(member *m)
         k.root = (int)((random >> 60) % (uint64_t)m->world);
         good = same(m, &k);
         m->rank = rank, m->world = world;
+    }
+}
+
+/* A call of 3 ranks, or of two rows of two. */
+typedef struct counted {
+    zf_op op;
+    bool rows;
+    int64_t count;
+} counted;
+
+static void counted_body(member *m)
+{
+    const counted *of = m->context;
+    one_call k = {.op = of->op, .dtype = ZF_F32, .count = of->count, .where = STREAM, .root = 1,
+                  .plain = true};
+    const int rank = m->rank, world = m->world;
+    if (of->rows) k.group = (zf_group){m->rank / 2 * 2, 1, 2}, m->rank %= 2, m->world = 2;
+    (void)same(m, &k);
+    m->rank = rank, m->world = world;
+}
+
+/* Bytes that all ranks send, also to find one another. */
+static long sent_by(test *t, counted *of)
+{
+    const int world = of->rows ? 4 : 3;
+    const long before = emulation_sent();
+    zf_error error = {ZF_OK, ""};
+    member members[MOST];
+    zf_nccl_desc d = {.id = fresh_id(t)};
+    zf_local *group;
+    if (ranks(t, world) < world) return 0;
+    group = zf_local_new(&(zf_local_desc){.world = world}, &error);
+    set_members(members, world, &d, counted_body, of);
+    for (int r = 0; r < world; r++) members[r].local = zf_local_comm(group, r);
+    run_well(t, members);
+    zf_local_free(group);
+    return emulation_sent() - before;
+}
+
+/* What ranks send is what plans count: of a sum that one rank gets, the operands of the others. */
+TEST_ONCE(nccl_sends_what_plans_count)
+{
+    for (size_t n = 0; n < 2 * OPS && !t->failed; n++) {
+        counted of = {ops[n / 2], n % 2, 3 << 12}, none = {of.op, of.rows, 0};
+        const long others = of.rows ? 1 : 2, groups = of.rows ? 2 : 1,
+                   parts = of.op == ZF_OP_all_reduce                           ? 2
+                           : of.op == ZF_OP_bcast || of.op == ZF_OP_reduce ? 1
+                                                                               : others + 1,
+                   planned = groups * others * parts * of.count * (long)sizeof(float);
+        const long before = emulation_sent(), sent = sent_by(t, &of) - sent_by(t, &none);
+        if (before >= 0 && sent != planned)
+            test_fail(t, __FILE__, __LINE__, zf_op_name(of.op), of.rows ? "of rows" : "of all");
     }
 }
 

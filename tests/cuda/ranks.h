@@ -18,6 +18,7 @@
 #define emulation_report()       ""
 #define emulation_clear()        ((void)0)
 #define emulation_live()         0
+#define emulation_sent()         (-1L) /* not known */
 #endif
 
 enum { MOST = 4 };

@@ -40,6 +40,9 @@ int emulation_product_processors(void);
 /* Bytes of the device that each of NCCL's communicators takes when its ranks are connected, for as
  * many blocks as it may have. */
 enum { EMULATION_NCCL_BYTES = 96 << 10 };
+/* Bytes that ranks have sent one another by NCCL's calls since the program began; one that all share
+ * counts as a ring of them sends it. */
+long emulation_sent(void);
 /* Kernels run since the program began. */
 long emulation_kernels(void);
 

@@ -101,6 +101,7 @@ struct grouped {
     cudaStream_t stream;
     request what;
 };
+long sent; /* bytes, of all ranks */
 thread_local int depth;
 thread_local std::vector<grouped> group;
 
@@ -179,6 +180,10 @@ void perform(meeting *m, int world)
     const request &first = *m->parts[0];
     size_t size = size_of(first.type), n = first.count;
     std::vector<std::vector<char>> made;
+    const size_t parts = first.kind == ALL_GATHER || first.kind == REDUCE_SCATTER ? (size_t)world
+                         : first.kind == ALL_REDUCE                               ? 2
+                                                                                  : 1;
+    sent += (long)(parts * (size_t)(world - 1) * n * size);
     switch (first.kind) {
     case ALL_GATHER:
         for (int r = 0; r < world; r++) made.emplace_back(in_of(*m, r), in_of(*m, r) + n * size);
@@ -229,6 +234,7 @@ void post(member *of, const posted &what)
                 found("ncclSend of %zu elements from rank %d, ncclRecv of %zu on rank %d", s->count,
                       from, r->count, to);
             else if (s->count) memmove(r->out, s->in, s->count * size_of(s->type));
+            sent += (long)(s->count * size_of(s->type));
             s->done = r->done = true;
         }
         return;
@@ -373,6 +379,12 @@ static ncclResult_t end(ncclComm_t comm, const char *name, std::unique_lock<std:
 #define CALL(name)                                                                                 \
     std::unique_lock<std::mutex> held(lock);                                                       \
     if (int code_ = refused(#name)) return (ncclResult_t)code_
+
+extern "C" long emulation_sent(void)
+{
+    std::unique_lock<std::mutex> held(lock);
+    return sent;
+}
 
 ncclResult_t ncclGetVersion(int *version)
 {

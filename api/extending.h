@@ -111,7 +111,7 @@
     X(layer_drop, 1, 1, A(layer_drop, coin, i) A(layer_drop, share, f) A(layer_drop, theta, f)     \
       A(layer_drop, gamma, f))                                                                     \
     /* shape */                                                                                    \
-    X(reshape, 1, 1, A(reshape, shape, l))                                                         \
+    X(reshape, 1, 1, A(reshape, shape, l) A(reshape, cut, i))                                      \
     X(stop_gradient, 1, 1, B(stop_gradient, UNARY))                                                \
     X(gather_examples, 1, 1, A(gather_examples, ranks, i))                                         \
     X(scatter_examples, 1, 1, A(scatter_examples, ranks, i))                                       \

@@ -25,7 +25,8 @@
  *                        one after the other, each cut as that operand is
  *     value       !      of any rank, not to be cut
  *                 ?n k   it may be absent, as may be all after it
- *                 ~b h k it is broadcast: leading dimensions may be absent, any may be 1
+ *                 ~b h k it is broadcast: leading dimensions may be absent, any may be 1; one that
+ *                        is 1 as a part of a cut dimension is not broadcast
  *                 ... *  so are all other operands
  *     effect      heads/h    the attribute is divided as h is; 0 stays 0
  *                 sections%v the number of parts of v divides the attribute, which stays
@@ -409,6 +410,33 @@ static bool zfi_cut_fits(const zfi_cut_letter *l, int64_t parts)
     return l->most % parts == 0 && parts <= l->upto;
 }
 
+/* A dimension of one element fits any, at dimension d of a value, which has a letter there. */
+static bool zfi_cut_broadcasts(const zfi_cuts *c, int32_t value, int32_t d)
+{
+    return c->broadcast[value] || c->letter[c->at[value][d]].name < 'a';
+}
+
+/* The elements of a letter, each of which a value may have as one: of heads as many as the node
+ * has, not their columns. */
+static int64_t zfi_cut_count(const zfi_node *node, const zfi_cut_letter *l)
+{
+    int64_t most = 0;
+    for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
+        if (l->divided >> a & 1 && node->attributes[a].i > most) most = node->attributes[a].i;
+    return most ? most : l->size;
+}
+
+/* Value v has one element at dimension d, which is broadcast: it is not a part of a cut one, or
+ * there are more than one of these. */
+static bool zfi_cut_is_broadcast(const zf_graph *g, const zfi_node *node, const zfi_cuts *c,
+                                 int32_t v, int32_t d)
+{
+    const zfi_cut_letter *l = &c->letter[c->at[v][d]];
+    const bool part = v < ZFI_CUT_RESULT && g->nodes[node->args[v]].spread.at[d];
+    if (!zfi_cut_broadcasts(c, v, d)) return false;
+    return part ? zfi_cut_count(node, l) > 1 : l->size > 1;
+}
+
 /* Leaves out dimensions of one element that are broadcast, and computes into how many parts each
  * letter may be cut. */
 static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c)
@@ -421,9 +449,7 @@ static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c
             const int8_t k = c->at[v][d];
             if (c->runs[v][d]) shape.dims[d] /= c->runs[v][d];
             if (k < 0) continue;
-            if (shape.dims[d] == 1 && c->letter[k].size > 1 &&
-                (c->broadcast[v] || c->letter[k].name < 'a'))
-                c->at[v][d] = -1;
+            if (shape.dims[d] == 1 && zfi_cut_is_broadcast(g, node, c, v, d)) c->at[v][d] = -1;
             else {
                 c->letter[k].most = zfi_gcd(shape.dims[d], c->letter[k].most);
                 if (c->letter[k].several && c->letter[k].upto > shape.dims[d] / 2)

@@ -17,7 +17,8 @@
  *     What lacks a letter over which it sums is an addend. A part of the rows of a table gives -0
  *     for others, an addend too
  *   - a reshape keeps what lies together in the whole, and a letter may be in runs; nothing else
- *     makes or gathers runs. A product that sums over runs in sections has as many, each section a
+ *     makes or gathers runs. It says which dimension of one element is a part of more: [8@tensor]
+ *     is [1,8@tensor], and with cut=1 [1@tensor,8]. A product that sums over runs in sections has as many, each section a
  *     part of each
  *   - a slice of a part makes a section of it, and a concat of all sections the part; what is
  *     computed of sections is of equal ones. A slice of whole runs is a slice of the whole; a concat
@@ -124,6 +125,15 @@ static uint8_t zfi_spread_cut(const zfi_spread *s)
     uint8_t axes = 0;
     for (int d = 0; d < ZF_MAX_RANK; d++) axes |= zfi_axes_in(s->at[d]);
     return axes;
+}
+
+/* 1 + the dimension of one element of which each rank has another: what a reshape says (`cut`); 0:
+ * there is none. */
+static int32_t zfi_cut_to_one(const zf_shape *shape, const zfi_spread *spread)
+{
+    for (int32_t d = 0; d < shape->rank; d++)
+        if (shape->dims[d] == 1 && spread->at[d]) return 1 + d;
+    return 0;
 }
 
 /* The shape of the whole value of which a rank has this. */
@@ -352,6 +362,14 @@ static void zfi_spread_sources(zfi_spreading *c)
                         (long long)sources->i, (int)(ranks > 1 ? ranks : 1));
 }
 
+/* Operand k has one element at dimension d, in the whole as well, which fits all of others. */
+static bool zfi_is_broadcast_along(const zf_graph *g, const zfi_node *node, const zfi_cuts *cuts,
+                                   int32_t k, int32_t d)
+{
+    const zfi_node *x = &g->nodes[node->args[k]];
+    return zfi_cut_broadcasts(cuts, k, d) && x->shape.dims[d] == 1 && !x->spread.at[d];
+}
+
 /* Those of each letter, from the operands that are cut; axes over which the result differs are left
  * out. */
 static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
@@ -384,7 +402,9 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
             const int8_t l = cuts->given[k] ? cuts->at[k][d] : -1;
-            if (l < 0 || !letters[l].axes || zfi_fits_any(c, k)) continue;
+            if (l < 0 || !letters[l].axes || zfi_fits_any(c, k) ||
+                zfi_is_broadcast_along(c->graph, node, cuts, k, d))
+                continue;
             if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l].axes ||
                 !zfi_same_section(zfi_spread_arg(c, k), d, letters[l].of, letters[l].d) ||
                 letters[l].run < 0 ||
@@ -412,6 +432,15 @@ static int32_t zfi_spread_place(const zf_shape *shape, int64_t count, int64_t *r
     return -1;
 }
 
+/* The dimension of a reshape's result in which `count` elements that lie together end: of several
+ * elements, or the one that the reshape says is cut, which has one; -1: there is none. */
+static int32_t zfi_spread_formed(const zfi_node *node, int64_t count, int64_t *run)
+{
+    const int32_t cut = (int32_t)ZF_INT(node, reshape, cut);
+    if (cut && zfi_span(&node->shape, cut, node->shape.rank) == count) return cut - 1;
+    return zfi_spread_place(&node->shape, count, run);
+}
+
 /* A reshape: what lies together in the whole does so in another form. */
 static void zfi_spread_reshape(zfi_spreading *c)
 {
@@ -423,7 +452,7 @@ static void zfi_spread_reshape(zfi_spreading *c)
         int64_t run = 0;
         const uint16_t list = zfi_axes_less(x->at[d], c->out.differs);
         const int32_t to =
-            list ? zfi_spread_place(&node->shape, of * zfi_span(from, d + 1, from->rank), &run) : 0;
+            list ? zfi_spread_formed(node, of * zfi_span(from, d + 1, from->rank), &run) : 0;
         if (!list) continue;
         if (to < 0 || c->out.at[to] || (x->whole[d] && node->shape.dims[to] != from->dims[d]))
             zfi_spread_fail(c,
@@ -1020,6 +1049,17 @@ static bool zfi_spread_rounds(const zfi_spreading *c, const zfi_node *node)
     return sum && c->out.sum & ~c->owned && node->dtype != ZF_F32 && node->dtype != ZF_F64;
 }
 
+/* A reshape that says of a dimension of one element that it is cut has it cut. */
+static void zfi_spread_one(zfi_spreading *c)
+{
+    const int64_t cut = c->node->op == ZF_OP_reshape ? ZF_INT(c->node, reshape, cut) : 0;
+    if (cut && !c->out.at[cut - 1])
+        zfi_spread_fail(c,
+                        "cut is %lld, and along no axis does a part of %%%d become dimension %lld "
+                        "of one element",
+                        (long long)cut, (int)c->node->args[0], (long long)cut - 1);
+}
+
 static void zfi_spread_of_node(zfi_spreading *c)
 {
     const zf_graph *g = c->graph;
@@ -1048,6 +1088,7 @@ static void zfi_spread_of_node(zfi_spreading *c)
         zfi_spread_operands(c, ZFI_CUT_RESULT + 1 + (int32_t)ZF_INT(node, saved, index));
     } else if (!(traits & ZF_OP_EFFECT)) zfi_spread_operands(c, ZFI_CUT_RESULT);
     if (traits & ZF_OP_EFFECT) c->out = (zfi_spread){.sum = 0};
+    zfi_spread_one(c);
     if (zfi_spread_rounds(c, node))
         zfi_spread_fail(c, "addends over %s are f32 or f64, and %s rounds each",
                         zfi_axis_in(c->out.sum), zf_dtype_name(node->dtype));
@@ -1063,8 +1104,9 @@ static bool zfi_spread_find(const zf_graph *g, int32_t id, zfi_spread *out,
     const uint8_t used = zfi_spread_cut(given) | given->sum | given->differs;
     const zf_attribute *sources = zfi_attribute_of(g, &g->nodes[id], "sources");
     const int32_t over = zfi_rows_over(g, &g->nodes[id]);
+    const bool one = c.node->op == ZF_OP_reshape && ZF_INT(c.node, reshape, cut);
     *out = c.out;
-    if (!g->axes.count && !used && !over && !(sources && sources->i > 1)) return true;
+    if (!g->axes.count && !used && !over && !one && !(sources && sources->i > 1)) return true;
     for (int axis = ZF_OVER_TENSOR; axis < ZF_OVERS; axis++)
         if ((used & zfi_axis_bit(axis) || over == axis) && !zfi_mesh_size(zfi_mesh_of(g), axis))
             zfi_spread_fail(&c, "the ranks have no axis %s: the line mesh must name it",

@@ -10,6 +10,9 @@
  *     %3 = concat %1, %2 {axis=0} : f32[9,8]            x[0], then x[1], ...   dx[k] = slice(dy)
  *     %2 = broadcast %1 {shape=[4,8]} : f32[4,8]        repeats dimensions 1   dx = sum_to(dy)
  *
+ * Of a rank's part (graph/spread.c) a reshape says with `cut`, 1 and more than its number, which
+ * dimension of one element is cut: {shape=[2,1,8] cut=2} : f32[2,1@tensor,8].
+ *
  * Saved: nothing. reshape is a view; so is slice when all dimensions before its axis are 1. Their
  * kernels copy nothing where the plan has placed the result over the operand.
  *
@@ -49,11 +52,17 @@ static zf_status zfi_infer_reshape(zfi_infer *c)
 {
     zf_status status = zfi_infer_shape(c);
     int64_t from = zfi_node_count(c->args[0]), to = zf_shape_count(c->shape);
+    const int64_t cut = ZF_INT(c, reshape, cut);
     char type[ZFI_TYPE_TEXT];
     if (!status && from != to)
         status = zfi_infer_fail(c, ZF_ERR_SHAPE, "%s has %lld elements, the operand %lld",
                                 zfi_type_text(type, c->dtype, &c->shape), (long long)to,
                                 (long long)from);
+    if (!status && cut && (cut < 0 || cut > c->shape.rank || c->shape.dims[cut - 1] != 1))
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                "cut is %lld: 1 and more than the number of a dimension of one "
+                                "element, or 0",
+                                (long long)cut);
     return status;
 }
 
@@ -168,18 +177,24 @@ static void zfi_cut_transpose(const zf_graph *g, const zfi_node *node, zfi_cut_t
 }
 
 /* Puts the dimensions of `small`, which broadcasts to `large`, by the letters of that, with a
- * mark. */
+ * mark; `parts`: those that are cut, and have one element on a rank, as those of `large`. */
 static void zfi_cut_put_small(zfi_cut_text *t, const zf_shape *small, const zf_shape *large,
-                              char mark)
+                              char mark, uint32_t parts)
 {
     uint32_t ones = 0;
     for (int32_t d = 0; d < small->rank; d++) ones |= (uint32_t)(small->dims[d] == 1) << d;
+    ones &= ~parts;
     zfi_cut_put_dims(t, zfi_cut_order + (large->rank - small->rank), small->rank, mark, ~0u, ones);
 }
 
 static void zfi_cut_broadcast(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
 {
-    zfi_cut_put_small(t, &g->nodes[node->args[0]].shape, &node->shape, ' ');
+    const zfi_node *x = &g->nodes[node->args[0]];
+    const int32_t more = node->shape.rank - x->shape.rank;
+    uint32_t parts = 0;
+    for (int32_t d = 0; d < x->shape.rank; d++)
+        parts |= (uint32_t)(x->spread.at[d] && node->shape.dims[more + d] == 1) << d;
+    zfi_cut_put_small(t, &x->shape, &node->shape, ' ', parts);
     zfi_cut_put(t, "-> ");
     zfi_cut_put_dims(t, zfi_cut_order, node->shape.rank, '!', 0, 0);
     zfi_cut_put(t, "{shape}");
@@ -537,7 +552,9 @@ static int32_t zfi_same_reshape(zf_graph *g, int32_t id, bool written)
     const zfi_node *x = &g->nodes[node->args[0]];
     if (x->op == ZF_OP_reshape && !(written && zfi_has(g, x->args[0], ZF_OP_WRITABLE)))
         node->args[0] = x->args[0], x = &g->nodes[node->args[0]];
-    return zfi_same_shape(&x->shape, &node->shape) ? node->args[0] : id;
+    return zfi_same_shape(&x->shape, &node->shape) && zfi_same_spread(&x->spread, &node->spread)
+               ? node->args[0]
+               : id;
 }
 
 /* Once gradients are there, it is its operand. */

@@ -275,7 +275,7 @@ static void zfi_cut_sum_to(const zf_graph *g, const zfi_node *node, zfi_cut_text
     const zf_shape *from = &g->nodes[node->args[0]].shape;
     zfi_cut_put_dims(t, zfi_cut_order, from->rank, ' ', 0, 0);
     zfi_cut_put(t, "-> ");
-    zfi_cut_put_small(t, &node->shape, from, '+');
+    zfi_cut_put_small(t, &node->shape, from, '+', 0);
     zfi_cut_put(t, "{shape}");
 }
 

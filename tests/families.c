@@ -105,8 +105,7 @@ TEST_ONCE(families_share_layers_of_olmo2)
     }
 }
 
-/* What sections do not divide stays whole, and is no error: 3 heads; or of heads of which rope
- * rotates a part, one for each section. */
+/* What sections do not divide stays whole, and is no error: 3 heads. */
 TEST_ONCE(families_keep_attention_whole)
 {
     static const struct {
@@ -116,7 +115,6 @@ TEST_ONCE(families_keep_attention_whole)
         int32_t whole; /* weights: those of attention, and of words, which sections do not divide */
         const char *adapts;
     } all[] = {{ZF_CAUSAL_PHI3, 3, 0, "model.layers.0.self_attn.o_proj.weight", 2 + 2, NULL},
-               {ZF_CAUSAL_PHI3, 2, 2, "model.layers.0.self_attn.o_proj.weight", 2 + 2, NULL},
                {ZF_CAUSAL_OLMO2, 3, 0, "model.layers.0.self_attn.o_proj.weight", 4 + 2, NULL},
                {ZF_CAUSAL_FALCON, 3, 0, "transformer.h.0.self_attention.dense.weight", 2 + 2, NULL},
                {ZF_CAUSAL_PHI3, 8, 0, "model.layers.0.self_attn.o_proj.weight", 2 + 2,
@@ -128,7 +126,7 @@ TEST_ONCE(families_keep_attention_whole)
         zf_plan plan;
         if (!g) abort();
         if (all[k].adapts) d.lora.rank = 2, d.lora.targets = all[k].adapts;
-        c.heads = all[k].heads, c.kv_heads = k == 3 ? 1 : all[k].heads;
+        c.heads = all[k].heads, c.kv_heads = k == 2 ? 1 : all[k].heads;
         c.rotated = all[k].rotated;
         llm_build(g, &c, &(sample_shape){.batch = 1, .sequence = TOKENS}, SAMPLE_TRAIN);
         d.loss = zf_graph_find(g, "loss"), d.lr = zf_graph_find(g, "lr");

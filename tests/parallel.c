@@ -109,14 +109,17 @@ TEST_ONCE(parallel_ranks_have_the_bits_of_one)
     static const char *const lines[] = {
         "autograd loss; simplify; adamw lr; cut sections=4",
         "autograd loss; simplify; adamw lr; cut parts=2 sections=4",
+        "autograd loss; simplify; adamw lr; cut parts=4 sections=4", /* of a head each */
     };
     static team one, all;
     test_defer(t, team_end, &one);
     test_defer(t, team_end, &all);
     if (!make(t, &one, 1, lines[0], true)) return;
-    if (!make(t, &all, 2, lines[1], false)) return;
-    for (int v = 0; v < VALUES && !t->failed; v++) check_value(t, &one, &all, v, 0);
-    team_end(&all);
+    for (int k = 1; k < 3 && !t->failed; k++) {
+        if (!make(t, &all, 2 * k, lines[k], false)) return;
+        for (int v = 0; v < VALUES && !t->failed; v++) check_value(t, &one, &all, v, 0);
+        team_end(&all);
+    }
     team_end(&one);
     if (!make(t, &one, 1, "autograd loss; simplify; adamw lr", true)) return;
     if (!make(t, &all, 2, "autograd loss; simplify; adamw lr; cut parts=2", true)) return;
@@ -128,8 +131,8 @@ TEST(parallel_cuts_are_checked)
     static const struct {
         const char *passes, *error;
     } wrong[] = {
-        {"autograd loss; simplify; adamw lr; cut parts=4",
-         "zf_cut: dimension 0 of \"q\" may be cut into divisors of 2, and there are 4 ranks"},
+        {"autograd loss; simplify; adamw lr; cut parts=8",
+         "zf_cut: dimension 0 of \"q\" may be cut into divisors of 4, and there are 8 ranks"},
         {"cut parts=2 sections=3", "zf_cut: 3 sections are not divided by 2 ranks"},
         {"cut parts=2; cut parts=2", "zf_cut: the ranks have other axes already"},
         {"autograd loss; simplify; adamw lr; cut parts=2 sections=64",

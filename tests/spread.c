@@ -335,6 +335,80 @@ TEST(spread_runs_and_sections_are_checked)
         check_wrong(t, TOKENS, wrong[k][0], wrong[k][1]);
 }
 
+/* Heads of which each rank has one: a reshape says that they are cut. */
+#define HEADS                                                                                      \
+    "mesh context=2 tensor=4\n%1 = input \"x\" : f32[2,3,8@tensor]\n%2 = input \"e\" : f32[2,3,8]\n"           \
+    "%3 = reshape %1 {shape=[2,3,1,8] cut=3} : f32[2,3,1@tensor,8]\n"                              \
+    "%4 = input \"mask\" : f32[2,1@tensor,3,3]\n"
+
+TEST(spread_one_element_is_cut_where_a_reshape_says_so)
+{
+    static const char *const wrong[][2] = {
+        {"%7 = reshape %1 {shape=[2,3,1,8]} : f32[2,3,1@tensor,8]\n", "give f32[2,3,1,8@tensor]"},
+        {"%7 = reshape %1 {shape=[2,3,1,8] cut=3} : f32[2,3,1,8@tensor]\n",
+         "give f32[2,3,1@tensor,8]"},
+        {"%7 = reshape %3 {shape=[2,3,8]} : f32[2,3,8]\n", "give f32[2,3,8@tensor]"},
+        {"%7 = reshape %1 {shape=[2,3,1,8] cut=4} : f32[2,3,1,8]\n",
+         "cut is 4: 1 and more than the number of a dimension of one element, or 0"},
+        {"%7 = reshape %1 {shape=[2,3,1,8] cut=5} : f32[2,3,1,8]\n", "cut is 5: 1 and more"},
+        {"%7 = reshape %1 {shape=[2,3,1,8] cut=-1} : f32[2,3,1,8]\n", "cut is -1: 1 and more"},
+        {"%7 = reshape %2 {shape=[2,3,1,8] cut=3} : f32[2,3,1,8]\n",
+         "cut is 3, and along no axis does a part of %2 become dimension 2 of one element"},
+        {"%7 = reshape %1 {shape=[2,1,3,8] cut=2} : f32[2,1@tensor,3,8]\n",
+         "cut is 2, and along no axis does a part of %1 become dimension 1 of one element"},
+        {"%7 = input \"y\" : f32[2,3,2,8]\n%8 = add %3, %7 : f32[2,3,2,8]\n",
+         "%3 is cut over tensor at dimension 2, along which add is not to be cut"},
+        {"%7 = input \"y\" : f32[2,3,1@context,8]\n%8 = add %3, %7 : f32[2,3,1@tensor,8]\n",
+         "%3 is cut over tensor, and %7 is not cut alike at dimension 2"},
+        {"%7 = broadcast %3 {shape=[2,3,2,8]} : f32[2,3,2,8]\n",
+         "%3 is cut over tensor at dimension 2, along which broadcast is not to be cut"},
+        {"%7 = attention %1, %1, %1, %4 {heads=2 scale=1} : f32[2,3,8@tensor]\n",
+         "%4 is cut over tensor at dimension 1, along which attention is not to be cut"},
+        {"%7 = input \"m\" : f32[2,1,3,3]\n"
+         "%8 = attention %2, %2, %2, %4 {heads=1 scale=1} : f32[2,3,8]\n",
+         "%4 is cut over tensor, and %2 is not cut alike"},
+    };
+    static const char *const right =
+        HEADS "%5 = input \"row\" : f32[1,8]\n%6 = add %3, %5 : f32[2,3,1@tensor,8]\n"
+              "%7 = input \"one\" : f32[2,3,1,8]\n%8 = mul %7, %6 : f32[2,3,1@tensor,8]\n"
+              "%9 = reshape %8 {shape=[2,3,8]} : f32[2,3,8@tensor]\n"
+              "%10 = attention %9, %9, %9, %4 {heads=1 scale=1} : f32[2,3,8@tensor]\n"
+              "%11 = broadcast %3 {shape=[2,3,1,8]} : f32[2,3,1@tensor,8]\n"
+              "%12 = input \"any\" : f32[2,1,3,3]\n"
+              "%13 = attention %9, %9, %9, %12 {heads=1 scale=1} : f32[2,3,8@tensor]\n"
+              "%14 = sum_to %8 {shape=[1,8]} : f32[1,8]+tensor\noutput %10 \"y\"\n";
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, right, &error);
+    NEED(t, g, &error);
+    zf_graph_free(g);
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++)
+        check_wrong(t, HEADS, wrong[k][0], wrong[k][1]);
+    check_wrong(t, "%1 = input \"x\" : f32[2,8]\n",
+                "%2 = reshape %1 {shape=[2,1,8] cut=2} : f32[2,1,8]\n",
+                "cut is 2, and along no axis does a part of %1 become dimension 1 of one element");
+}
+
+/* Two reshapes that give the shape of before, cut at another dimension, are not that value. */
+TEST(spread_reshapes_back_may_be_another_value)
+{
+    static const char *const text =
+        HEADS "%10 = tanh %3 : f32[2,3,1@tensor,8]\n"
+              "%5 = reshape %10 {shape=[2,3,8]} : f32[2,3,8@tensor]\n"
+              "%6 = reshape %5 {shape=[2,3,1,8]} : f32[2,3,1,8@tensor]\n"
+              "%7 = reshape %5 {shape=[2,3,1,8] cut=3} : f32[2,3,1@tensor,8]\n"
+              "%8 = tanh %6 : f32[2,3,1,8@tensor]\n%9 = tanh %7 : f32[2,3,1@tensor,8]\n"
+              "output %8 \"other\"\noutput %9 \"same\"\n";
+    char after[2000];
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, zf_simplify(g), zf_graph_error(g));
+    zf_graph_text(g, after, sizeof after);
+    CHECK(t, strstr(after, "%6  = reshape %10 {shape=[2,3,1,8]} : f32[2,3,1,8@tensor]\n"));
+    CHECK(t, strstr(after, "%9  = tanh %10 : f32[2,3,1@tensor,8]\n"));
+}
+
 /* Gradients of a cut and an equal parameter lie in each other's place. */
 TEST(spread_gradients_have_the_types_of_parameters)
 {

@@ -88,32 +88,15 @@ static void zfi_parallel_keep_copies(zfi_parallel *c)
         }
 }
 
-/* The name of a parameter of the class, of weights if it has any; NULL: there is none. */
-static const char *zfi_name_in_class(const zfi_parallel *c, const zfi_cut_class *k)
-{
-    const char *name = NULL;
-    for (int32_t place = k->first; place; place = c->next[place - 1]) {
-        const zfi_node *node = &c->graph->nodes[(place - 1) / ZF_MAX_RANK];
-        if (node->op == ZF_OP_param && (!name || node->shape.rank > 1)) name = node->name;
-    }
-    return name;
-}
-
 /* The error that ranks cannot share the heads of which there are copies. */
 static void zfi_refuse_heads(zfi_parallel *c, int32_t node, const zfi_cut_class *k)
 {
     zf_graph *g = c->graph;
-    const char *op = g->records[g->nodes[node].op]->name, *name = zfi_name_in_class(c, k);
-    if (k->upto < k->heads && k->heads % c->d.parts == 0)
-        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_cut: \"%.200s\" is of %lld key-value heads with norms, of which each rank "
-                 "needs two or more, and there are %d ranks",
-                 name ? name : op, (long long)k->heads, (int)c->d.parts);
-    else
-        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_cut: %s %%%d has %lld key-value heads, and there are %d ranks: one of "
-                 "these must divide the other, for all attention alike",
-                 op, (int)node, (long long)k->heads, (int)c->d.parts);
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+             "zf_cut: %s %%%d has %lld key-value heads, and there are %d ranks: one of these must "
+             "divide the other, for all attention alike",
+             g->records[g->nodes[node].op]->name, (int)node, (long long)k->heads,
+             (int)c->d.parts);
 }
 
 /* Of heads that there are fewer of than ranks, ranks have copies. */

@@ -17,7 +17,7 @@ typedef struct zfi_cut_class {
     int64_t upto;     /* up to this one */
     int64_t parts;    /* into which it is cut, if it is chosen */
     int32_t copies;   /* a place of the class with copies of its heads, 1 + its index; 0: none */
-    int64_t heads;    /* of which there are copies; a part has whole ones, two or more of some */
+    int64_t heads;    /* of which there are copies; a part has whole ones */
     int32_t twin;     /* a place of the class that is cut with it, 1 + its index; 0: none */
     int32_t runs;     /* of the letter that it has; 0: 1 */
     int64_t free;     /* the same, apart from what its own size allows; 0: all */
@@ -199,7 +199,7 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
                       zfi_cut_sums(cuts, l, ZFI_CUT_RESULT);
     const bool rows = letter->first >= 0;
     bool weighs = false;
-    int64_t most = letter->most, upto = letter->upto;
+    const int64_t most = letter->most, upto = letter->upto;
     int32_t first = -1, in_runs = -1, runs = 0;
     for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
         const int32_t value = zfi_parallel_value(g, id, v);
@@ -210,9 +210,6 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
             zfi_class_join(c, *root, zfi_class_of(c, value, d), id);
             *root = zfi_class_root(c, *root), runs = cuts->runs[v][d] ? cuts->runs[v][d] : runs;
             weighs |= v < ZFI_CUT_RESULT && g->nodes[value].op == ZF_OP_param;
-            /* of a dimension of one element nothing says whether it is cut */
-            if (cuts->shape >= 0)
-                upto = zfi_min(upto, g->nodes[value].shape.dims[d] / 2);
         }
     }
     if (first < 0) return;

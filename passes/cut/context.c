@@ -106,9 +106,10 @@ static void zfi_context_form(zfi_dealing *c, int32_t id, int32_t arg)
     zf_shape shape = zfi_part_shape(y->shape, y->cut, c->d.parts);
     zfi_new n = {.op = old.op, .args = &arg, .arg_count = 1, .id = id};
     memcpy(n.attributes, old.attributes, sizeof n.attributes);
-    if (old.op == ZF_OP_reshape)
+    if (old.op == ZF_OP_reshape) {
         n.attributes[ZF_AT_reshape_shape] = (zf_attribute)zfi_listed(shape.dims, shape.rank);
-    else if (x->by_letter) {
+        n.attributes[ZF_AT_reshape_cut].i = zfi_one_of_part(c, &shape, y->cut, y->one);
+    } else if (x->by_letter) {
         n.attributes[ZF_AT_slice_start].i /= c->d.parts;
         n.attributes[ZF_AT_slice_stop].i /= c->d.parts;
     }
@@ -147,11 +148,11 @@ static void zfi_context_scatter(zfi_dealing *c, int32_t id)
                        dim = {.i = zfi_apart_dim(y, y->dim)};
     int32_t x = all ? g->nodes[id].args[0] : id;
     if (!all) zfi_push(&g->memory, g->order, id);
-    x = zfi_deal_reshape(g, x, runs ? zfi_apart_shape(y) : y->shape);
+    x = zfi_deal_as(c, x, id, runs, ZFI_UNDEALT, 1);
     if (x && all)
         x = zfi_append_nodes(g, reduce_scatter, zfi_with(ranks, over, {.i = 1}, dim), x);
     else if (x) x = zfi_append_nodes(g, part, zfi_with(ranks, over, dim), x);
-    y->id = zfi_deal_reshape(g, x, zfi_part_shape(y->shape, y->dim, c->d.parts));
+    y->id = zfi_deal_as(c, x, id, false, y->dim, c->d.parts);
     if (y->id && all) zfi_replace(g, id, y->id);
 }
 

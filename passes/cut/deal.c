@@ -35,14 +35,32 @@ static zf_shape zfi_part_shape(zf_shape shape, int32_t dim, int64_t parts)
     return shape;
 }
 
-static int32_t zfi_deal_reshape(zf_graph *g, int32_t x, zf_shape shape)
+/* 1 + the dimension of one element that is cut: the one of which a rank has a part, or `one`. */
+static int32_t zfi_one_of_part(const zfi_dealing *c, const zf_shape *part, int32_t dim, int32_t one)
 {
-    if (!x || zfi_same_shape(&g->nodes[x].shape, &shape)) return x;
-    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
+    return dim >= 0 && c->d.parts > 1 && part->dims[dim] == 1 ? 1 + dim : one;
 }
 
-/* x, apart, cut at `from`, becomes cut at `to`; of WHOLE it is whole. */
-static int32_t zfi_deal_exchange(zfi_dealing *c, int32_t x, int32_t from, int32_t to, zf_shape whole)
+/* x in another form, of which dimension `one` - 1 has one element and is cut; 0: none is. */
+static int32_t zfi_deal_reshape(zf_graph *g, int32_t x, zf_shape shape, int32_t one)
+{
+    if (!x || zfi_same_shape(&g->nodes[x].shape, &shape)) return x;
+    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank), {.i = one}), x);
+}
+
+/* x in the form of v, `apart` or not, of whose dimension `dim` it has one of `parts`; -1: it has
+ * all. */
+static int32_t zfi_deal_as(zfi_dealing *c, int32_t x, int32_t v, bool apart, int32_t dim,
+                           int64_t parts)
+{
+    const zfi_tokens *of = &c->at[v];
+    const zf_shape shape = zfi_part_shape(apart ? zfi_apart_shape(of) : of->shape, dim, parts);
+    const int32_t one = of->one && apart ? 1 + zfi_apart_dim(of, of->one - 1) : of->one;
+    return zfi_deal_reshape(c->graph, x, shape, zfi_one_of_part(c, &shape, dim, one));
+}
+
+/* x, cut at `from`, becomes cut at `to`; whole: -1. */
+static int32_t zfi_deal_exchange(zfi_dealing *c, int32_t x, int32_t from, int32_t to)
 {
     zf_graph *g = c->graph;
     const zf_attribute ranks = {.i = c->d.parts}, over = {.i = c->over},
@@ -50,26 +68,22 @@ static int32_t zfi_deal_exchange(zfi_dealing *c, int32_t x, int32_t from, int32_
     if (from < 0) return zfi_append_nodes(g, part, zfi_with(ranks, over, {.i = to}, zigzag), x);
     if (to >= 0)
         return zfi_append_nodes(g, all_to_all, zfi_with(ranks, over, {.i = to}, {.i = from}), x);
-    x = zfi_append_nodes(g, all_gather,
-                         zfi_with(ranks, over, {.i = from}, {.i = 0}, zigzag, {.i = c->near.before},
-                                  {.i = c->near.after}),
-                         x);
-    return zfi_deal_reshape(g, x, whole);
+    return zfi_append_nodes(g, all_gather,
+                            zfi_with(ranks, over, {.i = from}, {.i = 0}, zigzag,
+                                     {.i = c->near.before}, {.i = c->near.after}),
+                            x);
 }
 
 /* The node that has v, in another way than now: cut at `dim`. */
 static int32_t zfi_deal_again(zfi_dealing *c, int32_t v, int32_t dim)
 {
-    zf_graph *g = c->graph;
     const zfi_tokens *x = &c->at[v];
-    const int64_t parts = c->d.parts;
     const bool runs = zfi_has_runs(x) && (x->cut == x->dim || dim == x->dim);
     const int32_t from = runs && x->cut >= 0 ? zfi_apart_dim(x, x->cut) : x->cut,
                   to = runs && dim >= 0 ? zfi_apart_dim(x, dim) : dim;
-    const zf_shape whole = runs ? zfi_apart_shape(x) : x->shape;
-    int32_t y = zfi_deal_reshape(g, x->id ? x->id : v, zfi_part_shape(whole, from, parts));
-    y = y ? zfi_deal_exchange(c, y, from, to, whole) : 0;
-    return zfi_deal_reshape(g, y, zfi_part_shape(c->at[v].shape, dim, parts));
+    int32_t y = zfi_deal_as(c, x->id ? x->id : v, v, runs, from, c->d.parts);
+    y = y ? zfi_deal_exchange(c, y, from, to) : 0;
+    return zfi_deal_as(c, y, v, false, dim, c->d.parts);
 }
 
 static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim);
@@ -77,16 +91,13 @@ static int32_t zfi_deal(zfi_dealing *c, int32_t v, int32_t dim);
 /* The same of a reshape: as of what it reshapes. */
 static int32_t zfi_deal_form(zfi_dealing *c, int32_t v, int32_t dim)
 {
-    const zfi_tokens *y = &c->at[v], *x = &c->at[y->of];
-    int64_t run = 0;
+    const zfi_tokens *y = &c->at[v];
     int32_t from = dim;
-    if (dim >= 0 && dim == y->dim) from = x->dim;
-    else if (dim >= 0)
-        from = zfi_spread_place(&x->shape, zfi_span(&y->shape, dim, y->shape.rank), &run);
-    if ((dim >= 0 && from < 0) || run) return c->d.parts > 1 ? zfi_deal_again(c, v, dim)
-                                                         : y->id          ? y->id : v;
-    return zfi_deal_reshape(c->graph, zfi_deal(c, y->of, from),
-                            zfi_part_shape(y->shape, dim, c->d.parts));
+    if (dim >= 0 && dim == y->dim) from = c->at[y->of].dim;
+    else if (dim >= 0) from = zfi_begins_at(c, y->of, zfi_span(&y->shape, dim, y->shape.rank));
+    if (dim >= 0 && from < 0) return c->d.parts > 1 ? zfi_deal_again(c, v, dim)
+                                                    : y->id         ? y->id : v;
+    return zfi_deal_as(c, zfi_deal(c, y->of, from), v, false, dim, c->d.parts);
 }
 
 static bool zfi_same_nearby(zfi_nearby a, zfi_nearby b)
@@ -142,13 +153,12 @@ static int32_t zfi_section(zfi_dealing *c, int32_t x, int32_t v, int32_t dim, in
     const zfi_tokens *of = &c->at[v];
     const bool runs = dim == of->dim && zfi_has_runs(of);
     const int32_t axis = runs ? dim + 1 : dim;
-    const zf_shape shape = zfi_part_shape(runs ? zfi_apart_shape(of) : of->shape, axis, c->d.parts);
-    const int64_t size = shape.dims[axis] / pieces;
-    x = zfi_deal_reshape(g, x, shape);
+    const int64_t size = (runs ? of->run : of->shape.dims[dim]) / ((int64_t)c->d.parts * pieces);
+    x = zfi_deal_as(c, x, v, runs, axis, c->d.parts);
     if (x)
         x = zfi_append_nodes(g, slice, zfi_with({.i = axis}, {.i = j * size}, {.i = (j + 1) * size}),
                              x);
-    return zfi_deal_reshape(g, x, zfi_part_shape(of->shape, dim, (int64_t)c->d.parts * pieces));
+    return zfi_deal_as(c, x, v, false, dim, (int64_t)c->d.parts * pieces);
 }
 
 /* The sections of v side by side, as a rank has it. */
@@ -159,15 +169,13 @@ static int32_t zfi_beside(zfi_dealing *c, int32_t v, const int32_t *pieces, int3
     const int32_t dim = of->cut;
     const bool runs = dim == of->dim && zfi_has_runs(of);
     const int32_t axis = runs ? dim + 1 : dim;
-    const zf_shape whole = runs ? zfi_apart_shape(of) : of->shape;
     int32_t *apart = zfi_calloc(&g->memory, (size_t)count, sizeof *apart), y;
     if (!apart) return 0;
     for (int32_t j = 0; j < count; j++)
-        apart[j] = zfi_deal_reshape(g, pieces[j],
-                                    zfi_part_shape(whole, axis, (int64_t)c->d.parts * count));
+        apart[j] = zfi_deal_as(c, pieces[j], v, runs, axis, (int64_t)c->d.parts * count);
     y = zfi_append_op(g, ZF_OP_concat, apart, count, zfi_with({.i = axis}));
     zfi_free(&g->memory, apart, (size_t)count * sizeof *apart);
-    return zfi_deal_reshape(g, y, zfi_part_shape(of->shape, dim, c->d.parts));
+    return zfi_deal_as(c, y, v, false, dim, c->d.parts);
 }
 
 /* The order in which sections are added that are dealt zig-zag, on any number of ranks: the first
@@ -188,7 +196,7 @@ static int32_t zfi_scatter(zfi_dealing *c, int32_t v, int32_t x)
     zf_graph *g = c->graph;
     const zfi_tokens *of = &c->at[v];
     const bool runs = zfi_has_runs(of);
-    x = zfi_deal_reshape(g, x, runs ? zfi_apart_shape(of) : of->shape);
+    x = zfi_deal_as(c, x, v, runs, ZFI_UNDEALT, 1);
     if (x)
         x = zfi_append_nodes(g, reduce_scatter,
                              zfi_with({.i = c->d.parts}, {.i = c->over}, {.i = 1},
@@ -196,7 +204,7 @@ static int32_t zfi_scatter(zfi_dealing *c, int32_t v, int32_t x)
                                       {.i = zfi_deals_zigzag(c)}, {.i = c->near.after},
                                       {.i = c->near.before}),
                              x);
-    return zfi_deal_reshape(g, x, zfi_part_shape(of->shape, of->dim, c->d.parts));
+    return zfi_deal_as(c, x, v, false, of->dim, c->d.parts);
 }
 
 /* The sum of all sections of v: a balanced tree of the rank's, then of ranks. */

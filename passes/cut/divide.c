@@ -205,13 +205,13 @@ static void zfi_note_operand(const zfi_dividing *s, int32_t id, int64_t wide)
     if (s->wide[id] != ZFI_UNJOINED) s->wide[id] = wide;
 }
 
-/* The reshape has each rank's heads apart, of which there are two or more; or it has none apart. */
+/* The reshape has heads apart that ranks share, or of which they have copies; or it has none apart. */
 static bool zfi_keeps_heads(const zfi_dividing *s, const zfi_node *node)
 {
     const zf_shape *from = &s->graph->nodes[node->args[0]].shape,
                    *shape = from->rank > node->shape.rank ? from : &node->shape;
     const int64_t heads = shape->rank > 3 ? shape->dims[2] : 0;
-    return heads % s->sections == 0 && heads != s->sections;
+    return heads % s->sections == 0 || s->sections % heads == 0;
 }
 
 /* Finds what becomes operands of attention, and which of it is whole, since sections do not divide

@@ -177,6 +177,8 @@ static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
         if (several && c->at[zfi_class_of(c, id, d)].padded)
             node->spread.whole[d] = node->shape.dims[d];
         node->shape.dims[d] = zfi_cut_size(c, id, d);
+        if (several && node->op == ZF_OP_reshape && node->shape.dims[d] == 1)
+            ZF_INT(node, reshape, cut) = 1 + d;
         if (several)
             node->spread.at[d] =
                 zfi_axes_add(node->spread.at[d], zfi_over_of(c, zfi_cut_parts(c, id, d)));

@@ -18,6 +18,7 @@ typedef struct zfi_nearby {
 
 typedef struct zfi_tokens {
     zf_shape shape;
+    int8_t one;       /* 1 + the dimension of one element that is cut, over tensor; 0: none is */
     int64_t run;      /* elements of dimension `dim` that are one sequence's */
     int8_t dim;       /* the dimension of tokens; -1: it has none */
     int8_t cut;       /* the dimension of which a rank has a part; ZFI_UNDEALT */
@@ -105,14 +106,14 @@ static bool zfi_has_letter(const zfi_cuts *cuts, int32_t value, int32_t l)
     return false;
 }
 
-/* A part has several elements: of one, a reshape does not say whether it is cut. Of rows that are
- * counted each has a row of the result, which those of a table have not. */
+/* The letter may be cut into sections. Of rows that are counted each has a row of the result, which
+ * those of a table have not. */
 static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l)
 {
     return l >= 0 && !cuts->letter[l].whole &&
            (cuts->letter[l].first < 0 ||
             (c->rows && zfi_has_letter(cuts, ZFI_CUT_RESULT, l))) &&
-           zfi_cut_fits(&cuts->letter[l], c->d.sections) && cuts->letter[l].size > c->d.sections;
+           zfi_cut_fits(&cuts->letter[l], c->d.sections);
 }
 
 /* The letter of tokens, where it is that of all operands that have tokens; -1: it is not, or not to
@@ -141,8 +142,7 @@ static int64_t zfi_shares_of(const zfi_dealing *c, int32_t id, int32_t d)
 static bool zfi_letter_is_shared(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l,
                                  int64_t shares)
 {
-    return zfi_cut_fits(&cuts->letter[l], shares * c->d.sections) &&
-           cuts->letter[l].size > shares * c->d.sections;
+    return zfi_cut_fits(&cuts->letter[l], shares * c->d.sections);
 }
 
 /* The letter along which all operands that are cut are cut already, and the result would be; -1. */
@@ -198,6 +198,14 @@ static int32_t zfi_letter_of_heads(const zfi_dealing *c, const zfi_node *node, c
 }
 
 /* ---------------------------------------------------------------------------------- the result */
+
+/* Notes the shape of a node's value. */
+static void zfi_tokens_shape(zfi_dealing *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    c->at[id].shape = node->shape;
+    c->at[id].one = (int8_t)zfi_cut_to_one(&node->shape, &node->spread);
+}
 
 /* Where a value of the node has tokens: by the letter that an operand has them by. */
 static void zfi_tokens_label(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts,
@@ -335,13 +343,13 @@ static bool zfi_is_light(const zfi_dealing *c, int32_t id)
 }
 
 /* The node is computed where the tokens are: it is of no layer that ranks share, and reads a part
- * of them, or has inputs meet something else. */
+ * of them, or has inputs meet something else; or its sections are made here. */
 static bool zfi_is_on_tokens(const zfi_dealing *c, int32_t id)
 {
     const zfi_node *node = &c->graph->nodes[id];
     bool cut = false, input = false, other = false;
     double value;
-    if (c->between && node->layer) return false;
+    if (c->between && (node->layer || node->later)) return node->later;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_tokens *x = &c->at[node->args[k]];
         cut |= x->cut != ZFI_UNDEALT, input |= x->light && x->dim >= 0;
@@ -360,7 +368,7 @@ static void zfi_tokens_whole(zfi_dealing *c, int32_t id)
     for (int32_t k = 0; k < ZF_MAX_SAVED; k++) {
         zfi_tokens *s = &c->at[node->saved[k]];
         if (!node->saved[k]) continue;
-        s->shape = c->graph->nodes[node->saved[k]].shape;
+        zfi_tokens_shape(c, node->saved[k]);
         zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT + 1 + k, s);
     }
 }
@@ -469,15 +477,27 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
     for (int32_t k = 0; k < ZF_MAX_SAVED; k++) {
         zfi_tokens *s = &c->at[node->saved[k]];
         if (!node->saved[k]) continue;
-        s->shape = c->graph->nodes[node->saved[k]].shape, s->later = y->later;
+        zfi_tokens_shape(c, node->saved[k]);
+        s->later = y->later;
         zfi_tokens_label(c, node, &cuts, ZFI_CUT_RESULT + 1 + k, s);
         zfi_tokens_cut(c, &cuts, l, ZFI_CUT_RESULT + 1 + k, s);
     }
 }
 
-/* A reshape of x: what lies together does so in another form. */
-static void zfi_tokens_reshape(zfi_tokens *y, const zfi_tokens *x)
+/* The dimension of v that begins where `count` elements lie together, of which each section has as
+ * many; -1: there is none. */
+static int32_t zfi_begins_at(const zfi_dealing *c, int32_t v, int64_t count)
 {
+    int64_t run = 0;
+    const int32_t d = zfi_spread_place(&c->at[v].shape, count, &run);
+    if (d < 0 || run || c->at[v].shape.dims[d] % (zfi_shares_of(c, v, d) * c->d.sections)) return -1;
+    return d;
+}
+
+/* A reshape of x: what lies together does so in another form. */
+static void zfi_tokens_reshape(const zfi_dealing *c, int32_t id, const zfi_tokens *x)
+{
+    zfi_tokens *y = &c->at[id];
     int64_t run = 0;
     int32_t to;
     if (x->dim >= 0) {
@@ -490,8 +510,8 @@ static void zfi_tokens_reshape(zfi_tokens *y, const zfi_tokens *x)
         y->cut = y->dim;
         return;
     }
-    to = zfi_spread_place(&y->shape, zfi_span(&x->shape, x->cut, x->shape.rank), &run);
-    y->cut = to >= 0 && !run ? (int8_t)to : y->dim;
+    to = zfi_begins_at(c, id, zfi_span(&x->shape, x->cut, x->shape.rank));
+    y->cut = to >= 0 ? (int8_t)to : y->dim;
 }
 
 /* All values of an operand of a flat value, cut as that operand is. */
@@ -504,7 +524,7 @@ static void zfi_tokens_flat(zfi_dealing *c, int32_t id, int32_t like)
     x.cut = ZFI_UNDEALT;
     for (int32_t k = 0; k < of->arg_count && flat->by_letter; k++)
         if (of->args[k] == like) x.cut = c->wants[flat->wants + k];
-    zfi_tokens_reshape(&c->at[id], &x);
+    zfi_tokens_reshape(c, id, &x);
 }
 
 /* The node is one that zf_context has put to move tokens: a piece of them, pieces one after the
@@ -534,7 +554,7 @@ static void zfi_tokens_see(zfi_dealing *c, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const int32_t like = node->update ? 0 : zfi_flat_operand(g, node);
     zfi_tokens *y = &c->at[id];
-    y->shape = node->shape;
+    zfi_tokens_shape(c, id);
     if (node->op == ZF_OP_saved) return; /* with what saves it */
     if (zfi_has(g, id, ZF_OP_LEAF)) {
         if (node->op == ZF_OP_input && node->shape.rank > 1 && node->shape.dims[1] == c->sequence)
@@ -543,7 +563,7 @@ static void zfi_tokens_see(zfi_dealing *c, int32_t id)
     else if (like) zfi_tokens_flat(c, id, like);
     else if (node->op == ZF_OP_reshape && !node->update) {
         y->of = node->args[0];
-        zfi_tokens_reshape(y, &c->at[y->of]);
+        zfi_tokens_reshape(c, id, &c->at[y->of]);
     } else if (zfi_moves_tokens(c, node)) zfi_tokens_move(c, id);
     else zfi_tokens_decide(c, id);
     y->light = c->between && zfi_is_light(c, id);

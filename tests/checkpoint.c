@@ -1470,14 +1470,14 @@ static bool save_new(void *user)
     return !zf_save(STORE(r->new.program), r->path, NULL);
 }
 
-/* kill -9 at every system call of a save. */
+/* kill -9 at every system call of a save, of which builds take turns. */
 TEST_ONCE(checkpoint_survives_kill)
 {
     static rivals r;
     int killed = 1, seen[3] = {0, 0, 0};
     test_defer(t, rivals_free, &r);
     CHECK(t, rivals_new(t, &r, test_path("killed"), NULL));
-    for (long stop = 1; killed; stop += 2) { /* return equals the next entry */
+    for (long stop = 1 + 2 * TEST_TURN; killed; stop += 2 * TEST_ONE_IN) { /* return equals the next entry */
         int there;
         killed = kill_at(stop, save_new, &r);
         CHECK(t, killed >= 0);

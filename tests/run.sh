@@ -211,10 +211,15 @@ run_ubsan() { suite_again build/ubsan/tests --times $large; }
 # Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
 # Where there are threads: of the tests of operators and of fusion, which take long under it, those
 # that compare numbers of threads; none of those that only plan, nor the one that knows how much
-# scratch the kernels that are left out there have. Shards go on with one optimizer.
+# scratch the kernels that are left out there have. What threads do for one optimizer, dtype of
+# parameters, order of sums or value of a fault they do for another; damaged files and refused
+# memory are met by one thread.
 threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults inside/threads
           inside/fuse_update tests/nn tests/program tests/shards tests/bert tests/gpt tests/random
-          -bert_plan -program_memory_limit -shards_go_on_lamb -shards_take_little_memory'
+          -bert_plan -program_memory_limit -shards_go_on_lamb -shards_take_little_memory
+          -bert_twenty_lamb -bert_reuse_of_memory -comm_sums_are_in_order -faults_nan_lockstep
+          -faults_other_values -faults_another_seed -shards_of_master_weights -shards_of_quantized
+          -shards_any_damage -shards_survive_a_refusing_allocator'
 
 run_tsan() {
     fixed="setarch $(uname -m) -R"

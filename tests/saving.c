@@ -101,7 +101,7 @@ TEST_ONCE(saving_survives_kill)
     snprintf(r.load, sizeof r.load, "%s", r.place);
     snprintf(older, sizeof older, "%s.previous-1", r.place);
     CHECK(t, save_once(&r));
-    for (long stop = 1; killed; stop += 2) {
+    for (long stop = 1 + 2 * TEST_TURN; killed; stop += 2 * TEST_ONE_IN) {
         int64_t before = step_of(&r, r.place), after;
         killed = kill_at(stop, save_once, &r);
         after = step_of(&r, r.place);

@@ -98,9 +98,9 @@ TEST(context_cuts_are_checked)
                                    "tokens or more"},
         {TRAINS "context parts=16", "do not make 16 sections of 2 tokens or more"},
         {TRAINS "context parts=2 sections=3", "zf_context: 3 sections are not divided by 2 ranks"},
-        {TRAINS "context parts=8", "zf_context: attention %18 cannot be cut into 8 parts, neither by "
-                                   "tokens nor by heads: heads and key-value heads must be multiples "
-                                   "of that"},
+        {TRAINS "context parts=8",
+         "zf_context: attention %18 has 4 heads, which 8 sections along context do not divide: fewer "
+         "sections do, or kind=gather, zigzag or ring, which share tokens"},
         {TRAINS "cut sections=2 tokens=cut; context parts=2",
          "zf_context: ranks along tensor have parts of the tokens already: zf_cut with `later` deals "
          "them after those along context"},
@@ -115,8 +115,20 @@ TEST(context_cuts_are_checked)
     write_model(text, "f32");
     source = NULL;
     check_refused(t, text, TRAINS "context parts=8",
-                  "zf_context: attention %5 cannot be cut into 8 parts, neither by tokens nor by "
-                  "heads: heads and key-value heads must be multiples of that");
+                  "zf_context: attention %5 has 4 heads, which 8 sections along context do not divide: "
+                  "fewer sections do, or kind=gather, zigzag or ring, which share tokens");
+    check_refused(t,
+                  "%1 = input \"x\" : f32[2,16,16]\n%2 = param \"q\" : f32[16,16]\n"
+                  "%3 = param \"k\" : f32[16,16]\n%4 = param \"v\" : f32[16,16]\n"
+                  "%5 = param \"o\" : f32[16,16]\n%6 = linear %1, %2 : f32[2,16,16]\n"
+                  "%7 = linear %1, %3 : f32[2,16,16]\n%8 = linear %1, %4 : f32[2,16,16]\n"
+                  "%9 = attention %6, %7, %8 {heads=4 scale=0.5 p=0.25 stream=1} : f32[2,16,16]\n"
+                  "%10 = linear %9, %5 : f32[2,16,16]\n%11 = reshape %10 {shape=[512]} : f32[512]\n"
+                  "%12 = sum %11 : f32[]\noutput %12 \"loss\" role=loss\n",
+                  "autograd %12; simplify; cut sections=4 tokens=whole; context sections=2",
+                  "zf_context: attention_grad %24 has 4 heads, which 2 sections along context times 4 "
+                  "along tensor do not divide: fewer sections do, or kind=gather, zigzag or ring, which "
+                  "share tokens");
     source = "%1 = param \"e\" : $[11,8]\n%2 = input \"tokens\" : i32[4,16]\n"
              "%3 = gather_rows %1, %2 : $[4,16,8]\n"
              "%4 = constant {values=[16,1,0,1,0,1,0,0]} : i32[8]\n"
@@ -138,6 +150,30 @@ TEST(context_cuts_are_checked)
                   "context parts=2",
                   "zf_context: residual_norm %3 draws random numbers, which are those of a whole "
                   "tensor: it is not cut over context");
+}
+
+/* What the backward pass reshapes is no reshape of the forward pass, nor one of another, but what these
+ * reshape: so they need not be kept. */
+TEST(context_reshapes_no_reshapes)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t,
+                              "%1 = input \"x\" : f32[2,8,6]\n%2 = param \"down\" : f32[16,6]\n"
+                              "%3 = linear %1, %2 : f32[2,8,16]\n%4 = param \"up\" : f32[6,16]\n"
+                              "%5 = linear %3, %4 : f32[2,8,6]\n%6 = silu %5 : f32[2,8,6]\n"
+                              "%7 = reshape %6 {shape=[16,6]} : f32[16,6]\n"
+                              "%8 = reshape %7 {shape=[2,8,6]} : f32[2,8,6]\n"
+                              "%9 = reshape %8 {shape=[96]} : f32[96]\n%10 = sum %9 : f32[]\n"
+                              "output %10 \"loss\" role=loss\n"
+                              "%11 = reshape %8 {shape=[16,6]} : f32[16,6]\n%12 = silu %11 : f32[16,6]\n"
+                              "output %12 \"of the backward pass\"\n",
+                              &error);
+    char text[TEXT];
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, zf_cut(g, &(zf_cut_desc){.parts = 2, .tokens = ZF_TOKENS_CUT}), zf_graph_error(g));
+    zf_graph_text(g, text, sizeof text);
+    CHECK(t, strstr(text, "%8  = reshape %7 ") && strstr(text, "%11 = reshape %6 "));
 }
 
 /* Descriptions that ask for more than there is. */

@@ -395,6 +395,24 @@ static bool zfi_reads_tokens(const zfi_dealing *c, const zfi_node *node)
     return false;
 }
 
+/* Heads of which there are too few for the sections that share them. */
+static void zfi_tokens_refuse_heads(zfi_dealing *c, int32_t id, int64_t heads)
+{
+    zf_graph *g = c->graph;
+    const int32_t ranks = zfi_mesh_size(zfi_mesh_of(g), ZF_OVER_TENSOR),
+                  all = ranks > 1 ? ranks : 1, shares = all * (g->shares > 1 ? g->shares : 1);
+    const zf_attribute *few = zfi_attribute_of(g, &g->nodes[id], "kv_heads");
+    char of_keys[60] = "", tensor[60] = "";
+    if (few && few->i && few->i != heads)
+        snprintf(of_keys, sizeof of_keys, " and %lld of keys", (long long)(few->i * all));
+    if (shares > 1) snprintf(tensor, sizeof tensor, " times %d along tensor", (int)shares);
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+             "zf_context: %s %%%d has %lld heads%s, which %d sections along context%s do not divide: "
+             "fewer sections do, or kind=gather, zigzag or ring, which share tokens",
+             g->records[g->nodes[id].op]->name, (int)id, (long long)(heads * all), of_keys,
+             (int)c->d.sections, tensor);
+}
+
 /* What draws random numbers, or multiplies heads of which there are too few, is refused: whole, it
  * would be computed by each rank. */
 static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
@@ -403,21 +421,23 @@ static void zfi_tokens_refuse(zfi_dealing *c, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const char *name = g->records[node->op]->name;
     const zf_attribute *p = zfi_attribute_of(g, node, "p"),
-                       *block = zfi_attribute_of(g, node, "block");
+                       *block = zfi_attribute_of(g, node, "block"),
+                       *heads = zfi_attribute_of(g, node, "heads");
+    const bool draws = p ? p->f > 0 : zfi_node_stream(g, node) >= 0,
+               multiplies = zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node);
     if (c->d.kind == ZF_CONTEXT_ULYSSES && block && block->i && zfi_reads_tokens(c, node))
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_context: %s %%%d has a block mask, which is not cut by heads: kind=gather or "
                  "kind=zigzag cuts it by its queries",
                  name, (int)id);
-    else if (zfi_has(g, id, ZF_OP_PRODUCT) && zfi_reads_tokens(c, node))
+    else if (c->d.kind == ZF_CONTEXT_ULYSSES && heads && (multiplies || draws))
+        zfi_tokens_refuse_heads(c, id, heads->i);
+    else if (multiplies)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 c->d.kind == ZF_CONTEXT_ULYSSES
-                     ? "zf_context: %s %%%d cannot be cut into %d parts, neither by tokens nor by "
-                       "heads: heads and key-value heads must be multiples of that"
-                     : "zf_context: %s %%%d is not to be cut by the tokens of its first operand, "
-                       "into %d parts",
+                 "zf_context: %s %%%d is not to be cut by the tokens of its first operand, into %d "
+                 "parts",
                  name, (int)id, (int)c->d.sections);
-    else if (p ? p->f > 0 : zfi_node_stream(g, node) >= 0)
+    else if (draws)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_context: %s %%%d draws random numbers, which are those of a whole tensor: it "
                  "is not cut over context",

@@ -182,15 +182,16 @@ TEST_ONCE(layouts_read_gradients_of_stages)
     check_whole_values(t, text, layouts, (int)(sizeof layouts / sizeof *layouts));
 }
 
-/* The text of a Phi-3, whose products join q, k and v, and the two of its MLP; the caller frees it.
- * rotated: of 4 elements of a head; not 0: attention is whole on each of two ranks. */
-static char *joined_text(int64_t heads, int64_t rotated)
+/* The text of a Phi-3, whose products join q, k and v, and the two of its MLP; the caller frees it. With
+ * one head, of the width of two, attention is whole on each of two ranks. */
+static char *joined_text(int64_t heads)
 {
     zf_causal_config c;
     zf_error error = {ZF_OK, ""};
     if (!llm_config_load("15m", &c, &error)) abort();
-    c.vocab = VOCAB, c.hidden = 16, c.layers = 2, c.heads = heads, c.kv_heads = 2, c.width = 4;
-    c.intermediate = 24, c.positions = 16, c.family = ZF_CAUSAL_PHI3, c.rotated = rotated;
+    c.vocab = VOCAB, c.hidden = 16, c.layers = 2, c.heads = heads;
+    c.kv_heads = heads > 1 ? 2 : 1, c.width = heads > 1 ? 4 : 8;
+    c.intermediate = 24, c.positions = 16, c.family = ZF_CAUSAL_PHI3;
     return text_of(&c);
 }
 
@@ -199,7 +200,7 @@ TEST_ONCE(layouts_read_and_write_whole_pieces)
 {
     static const layout layouts[] = {
         {2, 2, 2, 3, 0}, {2, 1, 2, 0, 0}, {1, 2, 2, 0, 0}, {2, 2, 1, 2, 0}, {1, 1, 1, 0, 0}};
-    char *text = joined_text(4, 0);
+    char *text = joined_text(4);
     test_defer(t, free, text);
     parts_of_step = 4;
     how = (zf_training){.clip = 0.5, .sections.tensor = 2};
@@ -245,7 +246,7 @@ TEST_ONCE(layouts_refuse_parts_of_pieces)
     static const layout pair = {1, 1, 2, 0, 0};
     static const char name[] = "model.layers.0.self_attn.qkv_proj.weight";
     static team m;
-    char *text = joined_text(4, 0), expected[200];
+    char *text = joined_text(4), expected[200];
     float values[VALUES] = {0};
     zf_error error = {ZF_OK, ""};
     test_defer(t, free, text);
@@ -299,7 +300,7 @@ TEST_ONCE(layouts_copy_pieces)
 {
     static const layout pair = {1, 1, 2, 0, 0};
     static team m, other, whole;
-    char *text = joined_text(2, 0), *kept = joined_text(2, 2);
+    char *text = joined_text(2), *kept = joined_text(1);
     int differ, all;
     test_defer(t, free, text);
     test_defer(t, free, kept);

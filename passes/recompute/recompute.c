@@ -48,7 +48,7 @@ static void zfi_put_above(zfi_remaker *m, int32_t id)
 }
 
 /* Recomputes the result of a node from its saved value; if a node of this layer computes it anyway,
- * uses that. */
+ * uses that, which reads what the forward pass has made. */
 static int32_t zfi_remake_inverse(zfi_remaker *m, int32_t id, int32_t layer)
 {
     zf_graph *g = m->r->graph;
@@ -166,7 +166,7 @@ static void zfi_remake_all(zfi_recompute *r)
             int32_t id = order[i];
             zfi_append_for(g, id);
             for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
-                if (zfi_is(r, id, ZFI_BACKWARD_VALUE)) {
+                if (zfi_is(r, id, ZFI_BACKWARD_VALUE) && !m.placed[id]) {
                     int32_t again = zfi_remake(&m, g->nodes[id].args[k], r->of[id].layer);
                     g->nodes[id].args[k] = again;
                 }

@@ -429,7 +429,7 @@ static void check_row(test *t)
                 if (large && n < CASES && TEST_SANITIZED) continue;
                 /* A large one in one of the two dtypes, with many experts in f32. */
                 if (large && TEST_ONE_IN > 1 && (n + (int)i + dtype + TEST_TURN) % 2) continue;
-                if (c->flags & EXPERTS && z[i].N > 100 && dtype != ZF_F32) continue;
+                if (c->flags & EXPERTS && z[i].N > 50 && dtype != ZF_F32) continue;
                 /* A part of the small ones, and always that of 7 rows of 33. */
                 if (i + 5 < count && (n + (int)i + dtype) % TEST_ONE_IN) continue;
                 check_case(t, &s, cuda, c, &z[i], (zf_dtype)dtype, large);

@@ -41,7 +41,7 @@
 #define TEST_LARGE         (TEST_ONE_IN <= 3 && TEST_TURN == 0)
 
 /* Emulated kernels are slow under AddressSanitizer: no large sizes, one order of blocks; no f16, whose
- * kernels are bf16's. */
+ * kernels are bf16's. So are a few tests of the library, of whose sizes it sees one. */
 #ifdef __SANITIZE_ADDRESS__
 #define TEST_SANITIZED 1
 #else

@@ -432,9 +432,9 @@ compile_commands.json: $(LIBRARY) $(TESTS) Makefile tools/make/commands.sh ## ho
 	@sh tools/make/commands.sh '$(CC) $(STRICT)' > $@
 
 # Each group of tests: what it needs built (ready-GROUP), then tests/run.sh runs it.
-GROUPS      = unit more-unit mpi examples opt plan bert gpt consumers emulated
+GROUPS      = unit more-unit mpi examples opt plan bert gpt consumers
 MORE_GROUPS = oom clang dist asan more-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
-              cuda-check emulated-asan more-emulated nccl docs
+              cuda-check emulated more-emulated emulated-asan nccl docs
 
 ready-unit ready-more-unit ready-oom: build/tests
 ready-clang:        build/clang/tests

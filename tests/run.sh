@@ -19,9 +19,9 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest, to build and to run, goes first.
-groups_of_test='emulated unit more-unit consumers gpt bert plan mpi opt examples'
-groups_of_rest='asan more-asan emulated-asan tsan clang install more-emulated docs more-consumers cuda-check neon
-                fuzz nccl blas more-mpi dist'
+groups_of_test='unit more-unit consumers gpt bert plan mpi opt examples'
+groups_of_rest='asan more-asan emulated-asan tsan clang more-emulated docs emulated neon fuzz nccl blas more-mpi
+                install more-consumers cuda-check dist'
 
 # made TARGET...: by make, on every core.
 made() {
@@ -386,7 +386,7 @@ run_fuzz() {
         seeds=tests/fuzz/seeds/$target
         [ -d "$seeds" ] || seeds=
         mkdir "$work/$target"
-            check "$target" $limit 600 "build/fuzz/$target" -runs=5000 -seed=1 \
+            check "$target" $limit 600 "build/fuzz/$target" -runs=3000 -seed=1 \
             -artifact_prefix="$logs/fuzz-$target-" "$work/$target" $seeds
     done
 }

@@ -314,8 +314,9 @@ run_emulated_asan() {
     has_emulation build/emulated/asan/tests &&
         suite_again build/emulated/asan/tests --times tests/cuda tests/emulation \
             -nccl_stages_have_the_same_bits_in_bf16 -nccl_quantized -nccl_onebit -nccl_rank_stops \
-            -nccl_rank_has_a_bad_label -nccl_fast -nccl_groups -nccl_memory -nccl_faults_of_groups \
-            -cuda_saved -cuda_offload_keeps_the_bits -cuda_left_out_layers
+            -nccl_rank_has_a_bad_label -nccl_fast -nccl_groups -nccl_memory -nccl_large -nccl_faults_of_groups \
+            -cuda_saved -cuda_offload_keeps_the_bits -cuda_left_out_layers -cuda_gathered_keys \
+            -cuda_stages_have_the_bits
 }
 has_emulation() {
     [ -x "$1" ] || {

@@ -166,11 +166,8 @@ check 'goes on with a text' gives 0 '^the bird   n w r v s 2 n n w r m s j j j 2
     "$work/generate" "$work/model" 'the bird'
 check 'a third one, with the shipped headers' clang $strict -O0 -idirafter dist \
     -DZEROFLOW_IMPLEMENTED examples/chat.c "$work/unit.o" -DZF_WITHOUT_PCRE2 -o "$work/chat" $link
-learns_and_talks() {
-    printf '{"prompt": "%s", "response": "sings"}\n' 'the bird' 'a bird' 'birds' > "$work/chats" &&
-        gives 0 '^loss 0\.' "$work/chat" "$work/model" "$work/chats" 1e-2 "$work/adapter" < /dev/null
-}
-check 'fine-tunes an adapter' learns_and_talks
+check 'which runs; gpt-cli.sh has it learn' gives 1 "^chat: $work/none: No such file or directory" \
+    "$work/chat" "$work/model" "$work/none" 1e-2 "$work/adapter"
 check 'compile_commands.json' by_their_entries
 # Where processors have AMX, gdb 13 cannot.
 if gdb -nx -batch -ex 'break exit' -ex run -ex 'print 41 + (int)abs(1)' true 2>&1 |

@@ -631,6 +631,20 @@ ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)
     return zfi_op(reshape, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
 }
 
+/* x in another form, of which dimension `one` - 1 has one element and is cut; 0: none is. */
+static int32_t zfi_append_form(zf_graph *g, int32_t x, zf_shape shape, int32_t one)
+{
+    if (!x || zfi_same_shape(&g->nodes[x].shape, &shape)) return x;
+    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank), {.i = one}), x);
+}
+
+/* x in the form of node `of`, cut as that is. */
+static int32_t zfi_append_as(zf_graph *g, int32_t x, int32_t of)
+{
+    const zfi_node *node = &g->nodes[of];
+    return zfi_append_form(g, x, node->shape, zfi_cut_to_one(&node->shape, &node->spread));
+}
+
 ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order)
 {
     int64_t list[ZF_MAX_RANK] = {0};

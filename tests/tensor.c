@@ -945,7 +945,8 @@ static const struct {
     const char *folder;
     int64_t heads_of_keys;
 } of_one_head[] = {{"qwen3", 4},  {"qwen3", 2}, {"gemma3", 4},      {"gemma3", 1}, {"phi3", 4}, {"phi3", 2},
-                   {"pythia", 4}, {"neox", 4},  {"falconalibi", 4}, {"bloom4", 4}, {"mpt4", 4}, {"llama2", 4}};
+                   {"pythia", 4}, {"neox", 4},  {"falconalibi", 4}, {"bloom4", 4}, {"mpt4", 4}, {"llama2", 4},
+                   {"falcon40b", 4}, {"falcon40b", 2}};
 
 enum { OF_ONE_HEAD = sizeof of_one_head / sizeof *of_one_head };
 
@@ -979,6 +980,33 @@ TEST_ONCE(context_one_head_of_each_rank)
         if (!t->failed && k % 2) check_both(t, FOLDER, 2, 2, 2);
     }
     heads_of_keys = 2;
+}
+
+/* The gradient of a norm of heads sums over tokens of several sequences, which are one dimension. That
+ * of its result is added to a product in another form. */
+TEST_ONCE(context_one_head_of_flat_tokens)
+{
+    static const char *const text =
+        "%1 = input \"x\" : f32[2,8,8]\n%2 = input \"lr\" : f32[]\n"
+        "%3 = param \"in\" {init=normal b=0.5} : f32[8,8]\n"
+        "%4 = param \"up\" {init=normal b=0.5} : f32[32,8]\n"
+        "%5 = param \"g\" {init=normal a=1 b=0.5} : f32[8]\n"
+        "%6 = param \"down\" {init=normal b=0.5} : f32[8,32]\n"
+        "%7 = linear %1, %3 : f32[2,8,8]\n%8 = linear %7, %4 : f32[2,8,32]\n"
+        "%9 = reshape %8 {shape=[16,4,8]} : f32[16,4,8]\n"
+        "%10 = rms %9 {eps=1e-05} : f32[16,4,2]\n%11 = rms_norm %9, %10, %5 : f32[16,4,8]\n"
+        "%12 = tanh %11 : f32[16,4,8]\n%13 = reshape %12 {shape=[2,8,32]} : f32[2,8,32]\n"
+        "%18 = exp %12 : f32[16,4,8]\n%19 = reshape %18 {shape=[2,8,32]} : f32[2,8,32]\n"
+        "%20 = param \"more\" {init=normal b=0.5} : f32[8,32]\n%21 = linear %19, %20 : f32[2,8,8]\n"
+        "%14 = linear %13, %6 : f32[2,8,8]\n%22 = add %14, %21 : f32[2,8,8]\n"
+        "%15 = mul %22, %7 : f32[2,8,8]\n"
+        "%16 = reshape %15 {shape=[128]} : f32[128]\n%17 = sum %16 : f32[]\n"
+        "output %17 \"loss\"\n";
+    layout l = {.tensor = 4, .sections = 4, .data = 1, .context = 2, .slices = 2};
+    how = (zf_training){.sequence = "none"};
+    check_layout(t, text, &l, 20);
+    l.context = 1, l.slices = 4;
+    if (!t->failed) check_layout(t, text, &l, 10);
 }
 
 /* A prime of columns for each rank, of which no dimension of one remains. */

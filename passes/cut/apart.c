@@ -32,12 +32,10 @@ static void zfi_repacked(zf_graph *g, int32_t id, int32_t flat, const int32_t th
     zfi_new n = {.op = ZF_OP_concat, .args = parts, .arg_count = ZFI_THIRDS, .id = id};
     int64_t at = 0;
     for (int k = 0; k < ZFI_THIRDS && flat; k++) {
-        const zf_shape shape = g->nodes[thirds[k]].shape;
-        const int32_t one = zfi_cut_to_one(&shape, &g->nodes[thirds[k]].spread);
-        const int64_t count = zf_shape_count(shape);
+        const int64_t count = zfi_node_count(&g->nodes[thirds[k]]);
         parts[k] =
             zfi_append_nodes(g, slice, zfi_with({.i = 0}, {.i = at}, {.i = at + count}), flat);
-        parts[k] = zfi_deal_reshape(g, parts[k], shape, one);
+        parts[k] = zfi_append_as(g, parts[k], thirds[k]);
         g->nodes[parts[k]].shared = g->nodes[thirds[k]].shared;
         at += count;
     }

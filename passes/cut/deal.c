@@ -41,13 +41,6 @@ static int32_t zfi_one_of_part(const zfi_dealing *c, const zf_shape *part, int32
     return dim >= 0 && c->d.parts > 1 && part->dims[dim] == 1 ? 1 + dim : one;
 }
 
-/* x in another form, of which dimension `one` - 1 has one element and is cut; 0: none is. */
-static int32_t zfi_deal_reshape(zf_graph *g, int32_t x, zf_shape shape, int32_t one)
-{
-    if (!x || zfi_same_shape(&g->nodes[x].shape, &shape)) return x;
-    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank), {.i = one}), x);
-}
-
 /* x in the form of v, `apart` or not, of whose dimension `dim` it has one of `parts`; -1: it has
  * all. */
 static int32_t zfi_deal_as(zfi_dealing *c, int32_t x, int32_t v, bool apart, int32_t dim,
@@ -56,7 +49,7 @@ static int32_t zfi_deal_as(zfi_dealing *c, int32_t x, int32_t v, bool apart, int
     const zfi_tokens *of = &c->at[v];
     const zf_shape shape = zfi_part_shape(apart ? zfi_apart_shape(of) : of->shape, dim, parts);
     const int32_t one = of->one && apart ? 1 + zfi_apart_dim(of, of->one - 1) : of->one;
-    return zfi_deal_reshape(c->graph, x, shape, zfi_one_of_part(c, &shape, dim, one));
+    return zfi_append_form(c->graph, x, shape, zfi_one_of_part(c, &shape, dim, one));
 }
 
 /* x, cut at `from`, becomes cut at `to`; whole: -1. */

@@ -859,15 +859,6 @@ static bool zfi_place_form(zfi_fuser *f, int32_t x)
     return f->placed[x] = true;
 }
 
-/* x in the form of another value, with the same dimension of one element cut. */
-static int32_t zfi_fuse_form(zf_graph *g, int32_t x, int32_t of)
-{
-    const zf_shape shape = g->nodes[of].shape;
-    const int32_t one = zfi_cut_to_one(&shape, &g->nodes[of].spread);
-    if (!x || zfi_same_shape(&g->nodes[x].shape, &shape)) return x;
-    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank), {.i = one}), x);
-}
-
 /* Computes the sum at the place of its operand, if the other operand is computed by then. */
 static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
 {
@@ -880,10 +871,10 @@ static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
     x = sum->args[zfi_takes_sum(f, sum->args[0]) == id];
     if (f->becomes[f->last[id]] || !zfi_place_form(f, x)) return 0;
     memcpy(args, node->args, (size_t)count * sizeof *args);
-    args[count++] = zfi_fuse_form(g, zfi_resolve(g, x), id);
+    args[count++] = zfi_append_as(g, zfi_resolve(g, x), id);
     node = zfi_fuse_node(f, id);
     x = zfi_append_op(g, node->op, args, count, node->attributes);
-    if (x) x = zfi_fuse_form(g, x, f->last[id]);
+    if (x) x = zfi_append_as(g, x, f->last[id]);
     f->becomes[f->last[id]] = x;
     return 0;
 }

@@ -207,6 +207,30 @@ TEST_ONCE(layouts_read_and_write_whole_pieces)
     check_whole_values(t, text, layouts, (int)(sizeof layouts / sizeof *layouts));
 }
 
+/* The same of the factors of adapters of such weights, which ranks have parts of. */
+TEST_ONCE(layouts_read_and_write_joined_adapters)
+{
+    static const layout layouts[] = {
+        {2, 2, 2, 3, 0}, {1, 2, 2, 0, 0}, {2, 1, 2, 1, 0}, {1, 1, 1, 0, 0}};
+    char *text = joined_text(4);
+    test_defer(t, free, text);
+    parts_of_step = 4;
+    how = (zf_training){.clip = 0.5, .sections.tensor = 2, .lora = {.rank = 4, .dropout = 0.25}};
+    check_whole_values(t, text, layouts, (int)(sizeof layouts / sizeof *layouts));
+    if (t->failed) return;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &error);
+    static char cut[1 << 17];
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    how.loss = zf_graph_find(g, "loss"), how.tensor = 2;
+    OK(t, zf_passes(g, &how), zf_graph_error(g));
+    CHECK(t, zf_graph_text(g, cut, sizeof cut) < sizeof cut);
+    CHECK(t, strstr(cut, ".qkv_proj.weight[0:16]\" {init=truncated b=0.02 frozen=true rows=32} : f32[8@tensor,16]"));
+    CHECK(t, strstr(cut, ".qkv_proj.lora_B.weight[16:24]\" {row=16 rows=32} : f32[4@tensor,4] role=adapter"));
+    CHECK(t, strstr(cut, ".gate_up_proj.lora_B.weight[0:24]\" {rows=48} : f32[12@tensor,4] role=adapter"));
+}
+
 /* What has no whole value, or not as much. */
 TEST_ONCE(layouts_refuse_what_is_not_whole)
 {

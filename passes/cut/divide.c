@@ -5,7 +5,7 @@
  *           those of a vocabulary, is in sections (ops/head_part.c); attention with fewer heads of
  *           keys than sections has copies of them (ops/repeat.c), the gradients of which are added
  *           in sections; a product that joins layers, as q, k and v, is one of each, with its rows
- *           of the weight (rewrite/tile.c); a norm of all heads of queries or keys is what it
+ *           of the weight (rewrite/tile.c), also with that of an adapter added (lora); a norm of all heads of queries or keys is what it
  *           computes
  * before:   %5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]       %2 = param "words" : f32[V,H]
  * after:    %6 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[P,4,4]
@@ -155,13 +155,14 @@ static int64_t zfi_third_at(const zf_graph *g, const zfi_node *node, int32_t pac
     return third ? wide * (heads + (third - 1) * keys) : 0;
 }
 
-/* The node may join layers: a plain product with a weight [n,k] and a bias that nothing else reads,
- * and that the store has not whole. */
-static bool zfi_may_join_layers(const zfi_dividing *s, const zfi_node *node, const int32_t *uses)
+/* A plain product with a weight [n,k] and a bias that nothing else reads, and that the store has not
+ * whole. */
+static bool zfi_joins_layers(const zfi_dividing *s, const zfi_node *node, const int32_t *uses)
 {
     const zf_graph *g = s->graph;
     const int32_t count = node->arg_count;
-    if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation) || count < 2 || count > 3)
+    if (zfi_weight_kind(node) != ZFI_WEIGHT_OUT_IN || count < 2 || count > 3 ||
+        (node->op == ZF_OP_linear ? ZF_INT(node, linear, activation) != 0 : node->op != ZF_OP_matmul))
         return false;
     for (int32_t k = 1; k < count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
@@ -171,6 +172,28 @@ static bool zfi_may_join_layers(const zfi_dividing *s, const zfi_node *node, con
             return false;
     }
     return true;
+}
+
+/* The node may join layers: a product does, or two do which it adds, as one with an adapter. */
+static bool zfi_may_join_layers(const zfi_dividing *s, const zfi_node *node, const int32_t *uses)
+{
+    const zf_graph *g = s->graph;
+    if (node->op != ZF_OP_add) return zfi_joins_layers(s, node, uses);
+    for (int32_t k = 0; k < 2; k++)
+        if (uses[node->args[k]] != 1 || !zfi_joins_layers(s, &g->nodes[node->args[k]], uses) ||
+            zfi_last(&g->nodes[node->args[k]].shape) != zfi_last(&node->shape))
+            return false;
+    return true;
+}
+
+/* The operands of what joins layers are made in pieces: the rows of weights, or both products. */
+static void zfi_mark_joined(const zfi_dividing *s, int32_t id)
+{
+    const zfi_node *node = &s->graph->nodes[id];
+    for (int32_t k = node->op == ZF_OP_add ? 0 : 1; k < node->arg_count; k++) {
+        s->upto[node->args[k]] = ZFI_DIVIDED;
+        if (node->op == ZF_OP_add) zfi_mark_joined(s, node->args[k]);
+    }
 }
 
 /* The layers of a product that its reader takes apart, at column *at: how many there are, each of
@@ -277,20 +300,21 @@ static void zfi_find_joined(const zfi_dividing *s)
         const zfi_node *node = &g->nodes[g->order[i]];
         int64_t *upto = &s->upto[g->order[i]];
         if (*upto > 0 && *upto != zfi_last(&node->shape)) *upto = ZFI_UNJOINED;
-        for (int32_t k = 1; k < node->arg_count && *upto > 0; k++)
-            s->upto[node->args[k]] = ZFI_DIVIDED;
+        if (*upto > 0) zfi_mark_joined(s, g->order[i]);
     }
     zfi_free(&s->graph->memory, uses, count * sizeof *uses);
 }
 
-/* A layer of a product: so many columns, from `at` on. */
+/* A layer of a product, or of a sum of two: so many columns, from `at` on. */
 static int32_t zfi_divide_layer(zf_graph *g, int32_t joined, int64_t at, int64_t columns)
 {
     const zfi_node node = g->nodes[joined]; /* appending moves the nodes */
-    int32_t args[3] = {node.args[0]};
+    const bool adds = node.op == ZF_OP_add;
+    int32_t args[3] = {zfi_resolve(g, node.args[0])};
+    for (int32_t k = adds ? 0 : 1; k < node.arg_count; k++)
+        args[k] = adds ? zfi_divide_layer(g, node.args[k], at, columns)
+                       : zfi_append_rows(g, node.args[k], at, columns);
     g->scope = node.scope, g->file = node.file, g->line = node.line;
-    for (int32_t k = 1; k < node.arg_count; k++)
-        args[k] = zfi_append_rows(g, node.args[k], at, columns);
     return zfi_append_op(g, node.op, args, node.arg_count, node.attributes);
 }
 

@@ -20,8 +20,8 @@ mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest, to build and to run, goes first.
 groups_of_test='unit more-unit consumers gpt bert plan mpi opt examples'
-groups_of_rest='asan more-asan emulated-asan tsan clang more-emulated docs emulated neon fuzz nccl blas more-mpi
-                install more-consumers cuda-check dist'
+groups_of_rest='cuda-check emulated-asan asan more-asan tsan clang neon more-emulated docs emulated install fuzz nccl
+                blas more-mpi more-consumers dist'
 
 # made TARGET...: by make, on every core.
 made() {
@@ -34,12 +34,14 @@ made() {
 
 # run_all GROUP...: builds and runs these, and prints the closing lines; the status. All is built before
 # the first group runs, since make runs each group whose programs it happens to find built, and would
-# leave the longest to the end. What cannot be built says so when its group has its turn.
+# leave the longest to the end; for the same reason the single files, which take seconds, are made
+# before what is compiled from them. What cannot be built says so when its group has its turn.
 run_all() {
     cores=$(getconf _NPROCESSORS_ONLN)
     echo "building and running $# groups of tests on $cores cores; logs: $logs/"
     rm -f "$logs"/*.counts
-    made $(printf 'ready-%s ' "$@") > "$logs/build.log"
+    made dist > "$logs/build.log"
+    made $(printf 'ready-%s ' "$@") >> "$logs/build.log"
     made $(printf 'test-%s ' "$@") |
         grep --line-buffered -Ev '^make(\[[0-9]+\])?: (\*\*\* \[.*\] Error|Target .* not remade)'
     passed=0

@@ -53,7 +53,7 @@ programs() {
 with_cmake() { # COMPONENTS...
     rm -rf "$work/cmake"
     cmake -S $here/components -B "$work/cmake" -DCMAKE_PREFIX_PATH="$root/usr" \
-        -DCMAKE_CUDA_FLAGS='-Xcicc -O0 -Xptxas -O0' \
+        -DCMAKE_C_COMPILER=clang \
         "-DCOMPONENTS=$(echo "$*" | tr ' ' ';')" && cmake --build "$work/cmake"
 }
 

@@ -291,6 +291,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/cut/tokens.c"
 #include "passes/cut/deal.c"
 #include "passes/cut/apart.c"
+#include "passes/cut/choices.c"
 #include "passes/cut/drops.c"
 #include "passes/cut/ring.c"
 #include "passes/cut/context.c"

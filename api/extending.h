@@ -209,14 +209,17 @@
     X(route, 1, 2, A(route, form, e(softmax|sigmoid)) A(route, k, i) A(route, normalize, b)        \
       A(route, groups, i) A(route, kept, i) A(route, scale, f) A(route, balance, b))               \
     X(expert_rows, 1, 2, A(expert_rows, experts, i) A(expert_rows, rows, i)                        \
-      A(expert_rows, capacity, i) A(expert_rows, blocks, i))                                       \
-    X(dispatch, 3, 4, )                                                                            \
-    X(combine, 3, 4, )                                                                             \
-    X(choice_dots, 4, 4, )                                                                         \
+      A(expert_rows, capacity, i) A(expert_rows, blocks, i) A(expert_rows, parts, i)               \
+      A(expert_rows, runs, i) A(expert_rows, zigzag, b))                                           \
+    X(dispatch, 3, 4, A(dispatch, parts, i))                                                       \
+    X(combine, 3, 4, A(combine, parts, i))                                                         \
+    X(choice_dots, 4, 4, A(choice_dots, parts, i))                                                 \
     X(grouped_linear, 3, 3, A(grouped_linear, transpose, b) A(grouped_linear, sources, i)          \
       A(grouped_linear, sections, i) A(grouped_linear, wide, b) A(grouped_linear, bits, i)         \
-      A(grouped_linear, block, i) A(grouped_linear, scale, d) A(grouped_linear, alone, b))         \
-    X(grouped_outer, 3, 3, A(grouped_outer, sources, i) A(grouped_outer, sections, i))             \
+      A(grouped_linear, block, i) A(grouped_linear, scale, d) A(grouped_linear, alone, b)          \
+      A(grouped_linear, parts, i))                                                                 \
+    X(grouped_outer, 3, 3, A(grouped_outer, sources, i) A(grouped_outer, sections, i)              \
+      A(grouped_outer, parts, i) A(grouped_outer, apart, b))                                       \
     X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
       A(attention, window, i) A(attention, documents, b) A(attention, block, i)                    \

@@ -9,6 +9,8 @@
  *     "a b+ c+ -> b c"                           `+`: each part has several elements
  *     "b t! h*3 -> b t! h"                       `*3`: the dimension is three runs of the letter,
  *                                                one after the other; a part has its part of each
+ *     "t k! -> t_"                               `_`: a part lies together there, also where it is
+ *                                                in runs at other places
  *     "wide: m k, n k -> m n | m k!, n k! -> m n"    the first form is for nodes whose attribute
  *                                                `wide` is not 0, "!wide:" for those where it is
  *     "b h, b k h, ~b h k -> b h; b {heads/h}"   saved values follow the result; attribute heads is
@@ -29,6 +31,8 @@
  *                        is 1 as a part of a cut dimension is not broadcast
  *                 ... *  so are all other operands
  *     effect      heads/h    the attribute is divided as h is; 0 stays 0
+ *                 parts^t    the same, and of 0 t is not to be cut; what lacks t is the sum of
+ *                            these parts, by a balanced tree
  *                 sections%v the number of parts of v divides the attribute, which stays
  *                 first+v    the attribute grows by the number of the part's first row
  *                 of=v       the attribute is the size of v, where it is 0
@@ -52,7 +56,8 @@ typedef struct zfi_cut_letter {
     int64_t most;     /* it may be cut into divisors of this: of all that is divided */
     int64_t upto;     /* and into so many parts at most, each of several elements */
     int64_t size;     /* the largest of its dimensions */
-    uint32_t divided, within; /* attributes of effects / and %, as masks */
+    uint32_t divided, within; /* attributes of effects / and ^, and of %, as masks */
+    uint32_t counted;         /* of effects ^ */
     int8_t first, of; /* attributes of effects + and =; -1: none */
 } zfi_cut_letter;
 
@@ -62,6 +67,7 @@ typedef struct zfi_cuts {
     zfi_cut_letter letter[ZFI_CUT_LETTERS];
     int8_t at[ZFI_CUT_VALUES][ZF_MAX_RANK]; /* the letter of each dimension; -1: none is */
     int8_t runs[ZFI_CUT_VALUES][ZF_MAX_RANK]; /* of the letter in the dimension; 0: 1 */
+    bool together[ZFI_CUT_VALUES][ZF_MAX_RANK]; /* a part lies together in the dimension */
     bool given[ZFI_CUT_VALUES];             /* the form has the value */
     bool broadcast[ZFI_CUT_VALUES];         /* its dimensions of one element fit any */
     int8_t flat[ZFI_CUT_VALUES][4]; /* 1 + the operands that it has, one after the other; 0 */
@@ -200,6 +206,7 @@ static int8_t zfi_cut_letter_of(zfi_cut_reader *r, char name)
 typedef struct zfi_cut_items {
     char item[ZF_MAX_RANK + 1]; /* '.' for "...", '1', or a letter */
     int8_t runs[ZF_MAX_RANK + 1];
+    bool together[ZF_MAX_RANK + 1];
     int32_t count, dots;        /* dots: how many of them are "..." */
     bool whole, broadcast, absent;
 } zfi_cut_items;
@@ -242,6 +249,7 @@ static void zfi_cut_read_items(zfi_cut_reader *r, int32_t value, zfi_cut_items *
         if (*r->at == '!') l->whole = true, r->at++;
         else if (*r->at == '+') l->several = true, r->at++;
         else if (*r->at == '?') r->at++;
+        else if (*r->at == '_') x->together[x->count - 1] = true, r->at++;
         else if (*r->at == '*' && r->at[1] > '1' && r->at[1] <= '9')
             x->runs[x->count - 1] = (int8_t)(r->at[1] - '0'), r->at += 2;
     }
@@ -264,6 +272,7 @@ static bool zfi_cut_match(zfi_cut_reader *r, int32_t value, const zfi_cut_items 
         const int8_t letter = item == '1' && d >= free ? -1 : zfi_cut_letter_of(r, item);
         const int64_t runs = d >= free && x->runs[k] ? x->runs[k] : 1;
         c->at[value][d] = letter, c->runs[value][d] = (int8_t)(runs > 1 ? runs : 0);
+        c->together[value][d] = d >= free && x->together[k];
         if (letter >= 0 && shape->dims[d] / runs > c->letter[letter].size)
             c->letter[letter].size = shape->dims[d] / runs;
         if (shape->dims[d] % runs) return false;
@@ -326,7 +335,7 @@ static void zfi_cut_read_effects(zfi_cut_reader *r, const zfi_record *record)
         const char sign = *r->at;
         zfi_cut_letter *l = NULL;
         if (r->wrong) return;
-        if (sign != '/' && sign != '%' && sign != '+' && sign != '=') {
+        if (!sign || !strchr("/^%+=", sign)) {
             r->cut->shape = attribute;
             continue;
         }
@@ -337,10 +346,11 @@ static void zfi_cut_read_effects(zfi_cut_reader *r, const zfi_record *record)
             return;
         }
         r->at += 2;
-        if (sign == '/') l->divided |= 1u << attribute;
-        else if (sign == '%') l->within |= 1u << attribute;
-        else if (sign == '+') l->first = (int8_t)attribute;
-        else l->of = (int8_t)attribute;
+        if (sign == '/' || sign == '^') l->divided |= 1u << attribute;
+        if (sign == '^') l->counted |= 1u << attribute;
+        if (sign == '%') l->within |= 1u << attribute;
+        if (sign == '+') l->first = (int8_t)attribute;
+        if (sign == '=') l->of = (int8_t)attribute;
     }
 }
 
@@ -460,7 +470,9 @@ static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c
     for (int32_t k = 0; k < c->letters; k++)
         for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
             if ((c->letter[k].divided | c->letter[k].within) >> a & 1)
-                c->letter[k].most = zfi_gcd(node->attributes[a].i, c->letter[k].most);
+                c->letter[k].most = c->letter[k].counted >> a & 1 && !node->attributes[a].i
+                                        ? 1
+                                        : zfi_gcd(node->attributes[a].i, c->letter[k].most);
     for (int32_t k = 0; k < c->letters; k++)
         if (c->letter[k].whole || c->letter[k].most < 1) c->letter[k].most = 1;
 }

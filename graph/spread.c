@@ -29,6 +29,7 @@
  *     what is cut; all_reduce takes addends and gives what is equal; all_to_all takes what is cut
  *     at `from` and gives what is cut at `dim`; bcast gives what the root has, and reduce takes
  *     addends and gives what is cut at `dim`, of which the root alone has more than -0
+ *   - rows of experts lie together in the part of a rank, also where its tokens are in runs
  *   - with `sources`, rows are those of all ranks along expert: a matrix of each expert, letter e,
  *     is cut over that axis, and rows are as ranks along data have them
  *   - a send takes what is equal or differs, and gives the same
@@ -391,7 +392,7 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
                                 c->graph->records[node->op]->name);
                 return;
             }
-            if (!letters[l].axes)
+            if (!letters[l].axes && !cuts->together[k][d])
                 letters[l] = (zfi_letter_spread){
                     list, zfi_spread_arg(c, k), node->args[k], d,
                     zfi_run_of_letter(zfi_spread_arg(c, k), d,
@@ -402,15 +403,16 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
             const int8_t l = cuts->given[k] ? cuts->at[k][d] : -1;
+            const int64_t run = l >= 0 && !cuts->together[k][d] ? letters[l].run : 0;
             if (l < 0 || !letters[l].axes || zfi_fits_any(c, k) ||
                 zfi_is_broadcast_along(c->graph, node, cuts, k, d))
                 continue;
             if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l].axes ||
                 !zfi_same_section(zfi_spread_arg(c, k), d, letters[l].of, letters[l].d) ||
-                letters[l].run < 0 ||
+                run < 0 ||
                 zfi_run_of_letter(zfi_spread_arg(c, k), d,
                                   c->graph->nodes[node->args[k]].shape.dims[d],
-                                  cuts->runs[k][d]) != letters[l].run)
+                                  cuts->runs[k][d]) != run)
                 zfi_spread_fail(c, "%%%d is cut over %s, and %%%d is not cut alike at dimension %d",
                                 (int)letters[l].from, zfi_axis_in(zfi_axes_in(letters[l].axes)),
                                 (int)node->args[k], (int)d);
@@ -571,7 +573,7 @@ static void zfi_spread_letter(zfi_spreading *c, const zfi_cuts *cuts, int32_t va
 {
     zf_shape shape;
     zfi_spread_put(&c->out, d, letter->axes, letter->of, letter->d);
-    c->out.run[d] = letter->run;
+    c->out.run[d] = cuts->together[value][d] ? 0 : letter->run;
     if (cuts->runs[value][d] && zfi_cut_shape(c->graph, c->node, value, &shape))
         c->out.run[d] = shape.dims[d] / cuts->runs[value][d];
     if (letter->whole) c->out.whole[d] = letter->whole;
@@ -713,13 +715,17 @@ static void zfi_spread_in_order(zfi_spread *out, bool differs)
     if (differs || out->section[0].of || zfi_is_cut_within(out)) zfi_spread_flatten(out);
 }
 
-/* Over data: what the ranks have of each element along other axes does not change. */
+/* Over data: what the ranks have of each element along other axes does not change. Ranks along expert
+ * exchange rows. */
 static void zfi_spread_over_data(zfi_spreading *c)
 {
     const zfi_node *node = c->node;
-    const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter;
+    const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter,
+               rows = node->op == ZF_OP_all_to_all && node->shape.rank > 1 &&
+                      ZF_INT(node, all_to_all, over) == ZF_OVER_EXPERT &&
+                      node->shape.dims[0] % ZF_INT(node, all_to_all, world) == 0;
     c->out = *zfi_spread_arg(c, 0);
-    if ((moves || node->op == ZF_OP_all_to_all) && !zfi_is_along(node->op, node->attributes))
+    if ((moves || node->op == ZF_OP_all_to_all) && !rows && !zfi_is_along(node->op, node->attributes))
         zfi_spread_flatten(&c->out);
 }
 

@@ -17,6 +17,14 @@
  * the rank that has them; their first rows and ends count from its first row. More choices of them
  * than rows are an error of the step.
  *
+ *     %3 = expert_rows %1 {experts=4 rows=12 parts=2} : i32[12]
+ *     %4 = saved %3 : i32[8,2]              of the 4 experts in part 0, then in part 1
+ *
+ * Tokens are two equal parts, and each part has its rows in one of two equal runs of rows, in which
+ * bounds count; with blocks, in each block. runs=3: tokens are those of three sequences, of each of
+ * which a part has its part. zigzag: rows are those of the first part, of the last one, of the
+ * second, ... Choice `experts` has no row. So ranks that share sequences have rows of their own.
+ *
  *     %8  = dispatch %7, %3, %5 : f32[12,16]             y[r] = x[token of r]; 0: it has none
  *     %10 = combine %9, %3, %5, %2 : f32[6,16]           y[t] = sum of weight[t,j] x[row of (t,j)]
  *     %12 = choice_dots %9, %11, %3, %5 : f32[6,2]       y[t,j] = sum over x[row of (t,j)] z[t]
@@ -31,7 +39,10 @@ static zf_status zfi_infer_expert_capacity(const zfi_infer *c, int64_t choices)
 {
     const int64_t experts = ZF_INT(c, expert_rows, experts), rows = ZF_INT(c, expert_rows, rows),
                   capacity = ZF_INT(c, expert_rows, capacity),
-                  blocks = ZF_INT(c, expert_rows, blocks);
+                  parts = zfi_max(ZF_INT(c, expert_rows, parts), 1),
+                  blocks = zfi_max(ZF_INT(c, expert_rows, blocks), 1) * parts,
+                  runs = zfi_max(ZF_INT(c, expert_rows, runs), 1),
+                  tokens = c->args[0]->shape.dims[0];
     if (experts < 1 || rows < 0 || rows > INT32_MAX || choices > INT32_MAX)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "experts = %lld, rows = %lld for %lld choices: experts must be 1 or "
@@ -44,10 +55,19 @@ static zf_status zfi_infer_expert_capacity(const zfi_infer *c, int64_t choices)
                               (long long)capacity, (long long)experts, (long long)rows);
     if (c->arg_count > 1 && !capacity)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "priorities are only for a capacity");
-    if (blocks < 0 || (blocks > 1 && (experts % blocks || rows % blocks)))
+    if (ZF_INT(c, expert_rows, parts) && capacity)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "parts have no capacity: it is of all tokens");
+    if (parts > 1 && (parts > tokens || runs > tokens || tokens % (parts * runs) || rows % parts))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "parts = %lld do not divide each of runs = %lld of %lld tokens, and "
+                              "%lld rows",
+                              (long long)parts, (long long)runs, (long long)tokens, (long long)rows);
+    if (ZF_INT(c, expert_rows, blocks) < 0 || ZF_INT(c, expert_rows, parts) < 0 ||
+        ZF_INT(c, expert_rows, runs) < 0 ||
+        (blocks > 1 && (experts % (blocks / parts) || rows % blocks)))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "blocks = %lld do not divide %lld experts and %lld rows",
-                              (long long)blocks, (long long)experts, (long long)rows);
+                              (long long)(blocks / parts), (long long)experts, (long long)rows);
     return ZF_OK;
 }
 
@@ -71,7 +91,8 @@ static zf_status zfi_infer_expert_rows(zfi_infer *c)
 static bool zfi_saved_expert_rows(const zf_graph *g, const zfi_node *node, int64_t index,
                                   zf_dtype *dtype, zf_shape *shape)
 {
-    const int64_t experts = ZF_INT(node, expert_rows, experts);
+    const int64_t parts = zfi_max(ZF_INT(node, expert_rows, parts), 1),
+                  experts = ZF_INT(node, expert_rows, experts) * parts;
     *dtype = ZF_I32;
     *shape = index == ZFI_ROWS_BOUNDS  ? ZF_SHAPE(experts, 2)
              : index == ZFI_ROWS_SLOTS ? g->nodes[node->args[0]].shape
@@ -176,9 +197,11 @@ static void zfi_grad_choice_dots(zf_grad *c)
 
 /* ------------------------------------------------------------------------- expert_rows */
 
-/* What expert_rows computes, in scratch where no node reads it. */
+/* What expert_rows computes, in scratch where no node reads it. The experts of each part are experts
+ * of their own here. */
 typedef struct zfi_expert_plan {
-    int64_t tokens, k, experts, rows, capacity, blocks;
+    int64_t tokens, k, experts, rows, capacity, blocks, parts, run; /* run: tokens of a sequence */
+    bool zigzag;
     int32_t *bounds, *slots, *counts, *of; /* of: the choices of an expert, by the order of drops */
 } zfi_expert_plan;
 
@@ -195,10 +218,13 @@ static zfi_expert_plan zfi_expert_plan_of(const zf_launch *l)
     int32_t *free = l->scratch;
     zfi_expert_plan p = {.tokens = l->args[0].shape.dims[0],
                          .k = l->args[0].shape.dims[1],
-                         .experts = ZF_INT(l, expert_rows, experts),
                          .rows = ZF_INT(l, expert_rows, rows),
                          .capacity = ZF_INT(l, expert_rows, capacity),
-                         .blocks = zfi_max(ZF_INT(l, expert_rows, blocks), 1)};
+                         .parts = zfi_max(ZF_INT(l, expert_rows, parts), 1),
+                         .zigzag = ZF_INT(l, expert_rows, zigzag) != 0};
+    p.experts = ZF_INT(l, expert_rows, experts) * p.parts;
+    p.blocks = zfi_max(ZF_INT(l, expert_rows, blocks), 1) * p.parts;
+    p.run = p.tokens / zfi_max(ZF_INT(l, expert_rows, runs), 1);
     p.bounds = zfi_expert_part(l, ZFI_ROWS_BOUNDS, 2 * p.experts, &free);
     p.slots = zfi_expert_part(l, ZFI_ROWS_SLOTS, p.tokens * p.k, &free);
     p.counts = zfi_expert_part(l, ZFI_ROWS_COUNTS, p.experts, &free);
@@ -209,25 +235,45 @@ static zfi_expert_plan zfi_expert_plan_of(const zf_launch *l)
 static size_t zfi_scratch_expert_rows(const zf_launch *l)
 {
     size_t bytes;
-    const size_t experts = (size_t)ZF_INT(l, expert_rows, experts);
+    const size_t parts = (size_t)zfi_max(ZF_INT(l, expert_rows, parts), 1),
+                 experts = (size_t)ZF_INT(l, expert_rows, experts) * parts;
     const bool fits = zfi_mul_size(2, (size_t)zfi_count(&l->args[0]), &bytes) &&
                       zfi_add_size(bytes, 3 * experts, &bytes) &&
                       zfi_mul_size(bytes, sizeof(int32_t), &bytes);
     return fits ? bytes : SIZE_MAX;
 }
 
+/* Where rows of part `at` of so many lie, dealt zig-zag: after the first part comes the last one. */
+static int64_t zfi_part_zigzag(int64_t at, int64_t parts)
+{
+    return 2 * at < parts ? 2 * at : 2 * (parts - 1 - at) + 1;
+}
+
+/* The expert of choice i, in its part; -1: none. */
+static int64_t zfi_expert_of(const zf_launch *l, const zfi_expert_plan *p, int64_t i)
+{
+    const int64_t e = zfi_get_integer(&l->args[0], i), each = p->experts / p->blocks;
+    int64_t part;
+    if (p->parts < 2) return p->experts == e && ZF_INT(l, expert_rows, parts) ? -1 : e;
+    if (e == p->experts / p->parts) return -1;
+    part = i / p->k % p->run / (p->run / p->parts);
+    if (p->zigzag) part = zfi_part_zigzag(part, p->parts);
+    return (e / each * p->parts + part) * each + e % each;
+}
+
 /* Counts the choices of each expert. */
 static zf_status zfi_expert_count(const zf_launch *l, const zfi_expert_plan *p)
 {
+    const int64_t experts = p->experts / p->parts, none = ZF_INT(l, expert_rows, parts) ? 1 : 0;
     memset(p->counts, 0, (size_t)p->experts * sizeof *p->counts);
     for (int64_t i = 0; i < p->tokens * p->k; i++) {
         const int64_t e = zfi_get_integer(&l->args[0], i);
-        if (e < 0 || e >= p->experts)
+        if (e < 0 || e >= experts + none)
             return zfi_fail(l->error, ZF_ERR_ARGUMENT,
                             "expert_rows %%%d: choice %lld is expert %lld; it must be at least 0 "
                             "and less than %lld",
-                            (int)l->node, (long long)i, (long long)e, (long long)p->experts);
-        p->counts[e]++;
+                            (int)l->node, (long long)i, (long long)e, (long long)experts);
+        if (e < experts) p->counts[zfi_expert_of(l, p, i)]++;
     }
     return ZF_OK;
 }
@@ -259,12 +305,13 @@ static zf_status zfi_block_overflow(const zf_launch *l, const zfi_expert_plan *p
     int64_t most;
     const int64_t choices = zfi_block_choices(p, b, &most);
     const double mean = (double)(p->tokens * p->k) / (double)p->blocks;
+    const int64_t first = b / p->parts * each; /* of experts, whatever the part */
     return zfi_fail(
         l->error, ZF_ERR_ARGUMENT,
         "expert_rows %%%d: %lld choices of experts %lld to %lld on rank %d, %lld of them "
         "of expert %lld, and there are %lld rows; %.2f times the mean of %g would do",
-        (int)l->node, (long long)choices, (long long)(b * each), (long long)((b + 1) * each - 1),
-        (int)l->run->rank, (long long)p->counts[most], (long long)most,
+        (int)l->node, (long long)choices, (long long)first, (long long)(first + each - 1),
+        (int)l->run->rank, (long long)p->counts[most], (long long)(first + most - b * each),
         (long long)(p->rows / p->blocks), ceil((double)choices / mean * 100) / 100, mean);
 }
 
@@ -353,8 +400,10 @@ static zf_status zfi_cpu_expert_rows(const zf_launch *l)
     }
     for (int64_t r = 0; r < p.rows; r++) rows[r] = (int32_t)choices;
     for (int64_t i = 0; i < choices; i++) {
-        int32_t *end = p.bounds + 2 * zfi_get_integer(&l->args[0], i) + 1;
-        if (p.capacity && p.slots[i]) continue;
+        const int64_t e = zfi_expert_of(l, &p, i);
+        int32_t *end = p.bounds + 2 * e + 1;
+        if (e < 0) p.slots[i] = (int32_t)p.rows;
+        if (e < 0 || (p.capacity && p.slots[i])) continue;
         rows[*end] = (int32_t)i;
         p.slots[i] = (*end)++;
     }
@@ -545,12 +594,16 @@ static double zfi_flops_choice_dots(const zf_launch *l)
 
 ZFI_OPERATOR(expert_rows, .infer = zfi_infer_expert_rows, .grad = zfi_grad_none,
              .cpu = zfi_cpu_expert_rows, .scratch = zfi_scratch_expert_rows,
-             .saved = zfi_saved_expert_rows, .traits = ZF_OP_WANTS_F32)
+             .saved = zfi_saved_expert_rows,
+             .cuts = "t k!, ?t k! -> t_; t_ b!; t k!; t_ {parts^t rows/t}",
+             .traits = ZF_OP_WANTS_F32)
 ZFI_OPERATOR(dispatch, .infer = zfi_infer_dispatch, .grad = zfi_grad_dispatch,
-             .cpu = zfi_cpu_dispatch, .linear = ZFI_LINEAR_FIRST, .cuts = "t! h, r!, t! k!, ?t! k! -> r! h",
+             .cpu = zfi_cpu_dispatch, .linear = ZFI_LINEAR_FIRST,
+             .cuts = "t h, t_, t k!, ?t k! -> t_ h {parts^t}",
              .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(combine, .infer = zfi_infer_combine, .grad = zfi_grad_combine, .cpu = zfi_cpu_combine,
-             .linear = ZFI_LINEAR_FIRST, .cuts = "r! h, r!, t! k!, ?t! k! -> t! h", .traits = ZF_OP_READS_HALF)
+             .linear = ZFI_LINEAR_FIRST, .cuts = "t_ h, t_, t k!, ?t k! -> t h {parts^t}",
+             .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(choice_dots, .infer = zfi_infer_choice_dots, .grad = zfi_grad_choice_dots,
              .cpu = zfi_cpu_choice_dots, .flops = zfi_flops_choice_dots, .linear = ZFI_LINEAR_FIRST,
-             .cuts = "r! h!, t! h!, r!, t! k! -> t! k!", .traits = ZF_OP_READS_HALF)
+             .cuts = "t_ h!, t h!, t_, t k! -> t k! {parts^t}", .traits = ZF_OP_READS_HALF)

@@ -12,8 +12,10 @@ typedef struct zfd_experts {
     const void *of; /* experts of choices, i64 where `wide` */
     const void *priority;
     zf_dtype priority_dtype;
-    int64_t choices, k, experts, rows, capacity;
+    int64_t choices, k, experts, rows, capacity; /* experts: of all parts */
     int64_t each, room; /* experts, and rows, of a block */
+    int64_t parts, run; /* of the tokens, and tokens of a sequence */
+    bool zigzag, none;  /* none: a choice may have no row */
     int *out, *bounds, *slots, *counts;
     uint32_t *keys[2], *positions[2], *sorts; /* of the sorts */
     uint32_t *kept; /* in sorted order, whether a choice stays; then how many did before */
@@ -33,11 +35,15 @@ __device__ __forceinline__ float zfd_float_at(const void *x, zf_dtype dtype, int
     return zfd_to_f32(static_cast<const zfd_f16 *>(x)[i]);
 }
 
-/* The expert of choice i; x.experts: there is none. */
+/* The expert of choice i, in its part; x.experts: there is none. */
 __device__ __forceinline__ int64_t zfd_expert_of(const zfd_experts &x, int64_t i)
 {
     const int64_t e = zfd_index_at(x.of, x.wide, i);
-    return e >= 0 && e < x.experts ? e : x.experts;
+    if (e < 0 || e >= x.experts / x.parts) return x.experts;
+    if (x.parts < 2) return e;
+    int64_t part = i / x.k % x.run / (x.run / x.parts);
+    if (x.zigzag) part = 2 * part < x.parts ? 2 * part : 2 * (x.parts - 1 - part) + 1;
+    return (e / x.each * x.parts + part) * x.each + e % x.each;
 }
 
 /* keys[i] = the expert of choice i. */
@@ -46,9 +52,10 @@ static __global__ void zfd_expert_keys_kernel(const zfd_experts x, uint32_t *key
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < x.choices;
          i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t e = zfd_expert_of(x, i);
-        zfd_fault what = {ZFD_FAULT_EXPERT, x.op, x.node, i, 0, x.experts, 0, 0, 0};
+        zfd_fault what = {ZFD_FAULT_EXPERT, x.op, x.node, i, 0, x.experts / x.parts, 0, 0, 0};
         what.value = zfd_index_at(x.of, x.wide, i);
-        if (e == x.experts) zfd_report(x.fault, what);
+        if (e == x.experts && !(x.none && what.value == x.experts / x.parts))
+            zfd_report(x.fault, what);
         keys[i] = (uint32_t)e;
     }
 }
@@ -119,13 +126,14 @@ __device__ __forceinline__ zfd_fault zfd_expert_overflow(const zfd_experts &x, i
 {
     const int64_t first = e / x.each * x.each, end = first + x.each;
     const bool blocks = x.each < x.experts;
-    zfd_fault what = {blocks ? ZFD_FAULT_BLOCK : ZFD_FAULT_ROWS, x.op, x.node, first, 0, x.room, 0,
+    const int64_t named = first / x.each / x.parts * x.each; /* of experts, whatever the part */
+    zfd_fault what = {blocks ? ZFD_FAULT_BLOCK : ZFD_FAULT_ROWS, x.op, x.node, named, 0, x.room, 0,
                       0, x.each};
     what.value = x.starts[end] - x.starts[first];
     what.least = (double)x.choices * (double)x.each / (double)x.experts;
     for (int64_t k = first; k < end; k++) {
         const int64_t n = x.starts[k + 1] - x.starts[k];
-        if (n > what.ignored) what.element = k, what.ignored = n;
+        if (n > what.ignored) what.element = named + k - first, what.ignored = n;
     }
     return what;
 }
@@ -184,9 +192,12 @@ static zfd_experts zfd_experts_of(const zf_launch *l)
     x.of = l->args[0].data, x.wide = l->args[0].dtype == ZF_I64;
     if (l->arg_count > 1) x.priority = l->args[1].data, x.priority_dtype = l->args[1].dtype;
     x.choices = zfd_count(&l->args[0]), x.k = l->args[0].shape.dims[1];
-    x.experts = ZF_INT(l, expert_rows, experts), x.rows = ZF_INT(l, expert_rows, rows);
+    x.none = ZF_INT(l, expert_rows, parts) != 0, x.zigzag = ZF_INT(l, expert_rows, zigzag) != 0;
+    x.parts = max((int64_t)1, ZF_INT(l, expert_rows, parts));
+    x.run = l->args[0].shape.dims[0] / max((int64_t)1, ZF_INT(l, expert_rows, runs));
+    x.experts = ZF_INT(l, expert_rows, experts) * x.parts, x.rows = ZF_INT(l, expert_rows, rows);
     x.capacity = ZF_INT(l, expert_rows, capacity);
-    const int64_t blocks = max((int64_t)1, ZF_INT(l, expert_rows, blocks));
+    const int64_t blocks = max((int64_t)1, ZF_INT(l, expert_rows, blocks)) * x.parts;
     x.each = x.experts / blocks, x.room = x.rows / blocks;
     x.out = static_cast<int *>(l->out.data);
     x.op = l->op, x.node = l->node, x.fault = zfd_device_of(l)->fault;

@@ -15,6 +15,15 @@
  *          the sum over the ranks, by a balanced tree (base/tree.c), in f32, f64 of f64: a part of
  *          that over four neighbours along data, the rest of which zf_zero makes
  *
+ *     %4 = grouped_linear %1, %2, %3 {parts=2} : f32[12,32]        x [12,16], w [4,32,16], i32[8,2]
+ *          the rows of two parts of the tokens, one half each, with bounds as those of sources; with
+ *          sources, each has so many parts
+ *     %4 = grouped_outer %1, %2, %3 {parts=2} : f32[4,32,16]
+ *          the sum over the parts, by a balanced tree, in f32, f64 of f64; over the sources it is
+ *          one of these sums
+ *     %4 = grouped_outer %1, %2, %3 {sources=2 sections=2 apart=true} : f32[2,2,32,16]
+ *          the sum of each source
+ *
  *     %4 = grouped_linear %1, %2, %3 {sections=4 wide=true} : f32[12,32]
  *          k is cut into four sections, as that of matmul; wide: the sum stays in f32, f64 of f64
  *
@@ -29,12 +38,17 @@
  * row alone, whatever other rows its expert has. The reference sums in double, and rounds the sum
  * of each rank. */
 
-/* How many ranks the rows of a node of these operators are from. */
-static int64_t zfi_sources_of(zf_op op, const zf_attribute *attributes)
+/* From how many ranks the rows of a node of these operators are, and of how many parts of each. */
+typedef struct zfi_grouped_runs {
+    int64_t sources, parts;
+} zfi_grouped_runs;
+
+static zfi_grouped_runs zfi_grouped_runs_of(zf_op op, const zf_attribute *attributes)
 {
-    const int64_t sources = op == ZF_OP_grouped_outer ? attributes[ZF_AT_grouped_outer_sources].i
-                                                      : attributes[ZF_AT_grouped_linear_sources].i;
-    return zfi_max(sources, 1);
+    const bool outer = op == ZF_OP_grouped_outer;
+    const int at = outer ? ZF_AT_grouped_outer_sources : ZF_AT_grouped_linear_sources,
+              parts = outer ? ZF_AT_grouped_outer_parts : ZF_AT_grouped_linear_parts;
+    return (zfi_grouped_runs){zfi_max(attributes[at].i, 1), zfi_max(attributes[parts].i, 1)};
 }
 
 /* The records of the matrices; bits 0: they are floats. */
@@ -64,21 +78,27 @@ static zf_status zfi_infer_grouped_records(const zfi_infer *c, zf_shape *w)
     return ZF_OK;
 }
 
-static zf_status zfi_infer_grouped(zfi_infer *c, const zfi_node *y, int64_t experts,
-                                   int64_t sources)
+static zf_status zfi_infer_grouped(zfi_infer *c, const zfi_node *y, int64_t experts, int64_t sources,
+                                   int64_t parts)
 {
     const zfi_node *x = c->args[0], *bounds = c->args[2];
     if (sources < 0 || (sources && c->args[0]->shape.dims[0] % sources))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld rows are not those of sources = %lld ranks",
                               (long long)c->args[0]->shape.dims[0], (long long)sources);
     sources = zfi_max(sources, 1);
+    if (parts < 0 || (parts && c->args[0]->shape.dims[0] / sources % parts))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld rows of a rank are not those of %lld parts",
+                              (long long)(c->args[0]->shape.dims[0] / sources), (long long)parts);
+    sources *= zfi_max(parts, 1);
     if (!zfi_is_float(x->dtype) || x->dtype != y->dtype)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operands 0 and 1 must be float, of one dtype");
     if (bounds->dtype != ZF_I32 || bounds->shape.rank != 2 || bounds->shape.dims[1] != 2 ||
         (experts >= 0 && bounds->shape.dims[0] != experts * sources) ||
         bounds->shape.dims[0] % sources)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bounds must be i32 [%sexperts, 2]",
-                              sources > 1 ? "sources " : "");
+                              parts > 1     ? "sources parts "
+                              : sources > 1 ? "sources "
+                                            : "");
     c->dtype = x->dtype;
     return ZF_OK;
 }
@@ -98,7 +118,8 @@ static zf_status zfi_infer_grouped_linear(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "alone is for matrices of records that are not transposed");
     c->shape = ZF_SHAPE(x->dims[0], w.dims[1 + turned]);
-    status = zfi_infer_grouped(c, c->args[!records], w.dims[0], ZF_INT(c, grouped_linear, sources));
+    status = zfi_infer_grouped(c, c->args[!records], w.dims[0], ZF_INT(c, grouped_linear, sources),
+                               ZF_INT(c, grouped_linear, parts));
     return status ? status
                   : zfi_infer_sections(c, x->dims[1], ZF_INT(c, grouped_linear, sections),
                                        ZF_INT(c, grouped_linear, wide) != 0, true);
@@ -108,19 +129,23 @@ static zf_status zfi_infer_grouped_outer(zfi_infer *c)
 {
     const zf_shape *a = &c->args[0]->shape, *b = &c->args[1]->shape;
     const int64_t sources = ZF_INT(c, grouped_outer, sources),
+                  parts = ZF_INT(c, grouped_outer, parts),
+                  groups = zfi_max(sources, 1) * zfi_max(parts, 1),
                   sections = ZF_INT(c, grouped_outer, sections);
+    int64_t experts;
     zf_status status;
     if (a->rank != 2 || b->rank != 2 || a->dims[0] != b->dims[0])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "a [rows, n] and b [rows, k] are needed");
-    c->shape =
-        ZF_SHAPE(c->args[2]->shape.rank ? c->args[2]->shape.dims[0] / zfi_max(sources, 1) : 0,
-                 a->dims[1], b->dims[1]);
+    experts = c->args[2]->shape.rank ? c->args[2]->shape.dims[0] / groups : 0;
+    c->shape = ZF_INT(c, grouped_outer, apart)
+                   ? ZF_SHAPE(zfi_max(sources, 1), experts, a->dims[1], b->dims[1])
+                   : ZF_SHAPE(experts, a->dims[1], b->dims[1]);
     if (sections < 0 || sections % zfi_max(sources, 1) || (sources > 1 && !sections))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "sections = %lld must be a multiple of sources = %lld",
                               (long long)sections, (long long)sources);
-    status = zfi_infer_grouped(c, c->args[1], -1, sources);
-    if (!status && sections) c->dtype = zfi_wide(c->dtype);
+    status = zfi_infer_grouped(c, c->args[1], -1, sources, parts);
+    if (!status && (sections || parts)) c->dtype = zfi_wide(c->dtype);
     return status;
 }
 
@@ -155,13 +180,15 @@ enum { ZFI_GROUPED_ROWS = 512 }; /* of a product: the rows of an expert are cut 
 /* The groups of rows of one source: one for each expert. */
 static int64_t zfi_experts_here(const zf_launch *l)
 {
-    return l->args[2].shape.dims[0] / zfi_sources_of(l->op, l->attributes);
+    const zfi_grouped_runs runs = zfi_grouped_runs_of(l->op, l->attributes);
+    return l->args[2].shape.dims[0] / (runs.sources * runs.parts);
 }
 
 /* The first row of a group of rows, or its end. */
 static int64_t zfi_bound(const zf_launch *l, int64_t group, int end)
 {
-    const int64_t run = l->args[0].shape.dims[0] / zfi_sources_of(l->op, l->attributes);
+    const zfi_grouped_runs runs = zfi_grouped_runs_of(l->op, l->attributes);
+    const int64_t run = l->args[0].shape.dims[0] / (runs.sources * runs.parts);
     return group / zfi_max(zfi_experts_here(l), 1) * run +
            ((const int32_t *)l->args[2].data)[2 * group + end];
 }
@@ -287,17 +314,52 @@ static size_t zfi_scratch_outer_product(const zf_launch *l)
     return (bytes + 63) / 64 * 64;
 }
 
+/* The elements of a matrix of the result. */
+static int64_t zfi_outer_each(const zf_launch *l)
+{
+    return l->args[0].shape.dims[1] * l->args[1].shape.dims[1];
+}
+
+/* The sums of a matrix of grouped_outer: of sources, those of parts. With `apart` a source's experts
+ * are experts of their own. */
+static zfi_grouped_runs zfi_outer_tree(const zf_launch *l)
+{
+    zfi_grouped_runs runs = zfi_grouped_runs_of(l->op, l->attributes);
+    if (ZF_INT(l, grouped_outer, apart)) runs.sources = 1;
+    return runs;
+}
+
+/* The rows of matrix `at` of the result in part `part` of source s, as a group. */
+static int64_t zfi_outer_group(const zf_launch *l, int64_t at, int64_t s, int64_t part)
+{
+    const int64_t experts = zfi_experts_here(l), parts = zfi_outer_tree(l).parts;
+    return ((s + at / experts) * parts + part) * experts + at % experts;
+}
+
+/* The open sums before that part, and after it how many of these it completes. */
+static int zfi_outer_depth(int64_t s, int64_t part)
+{
+    return zfi_tree_depth(s) + zfi_tree_depth(part);
+}
+
+static int zfi_outer_merges(const zfi_grouped_runs *tree, int64_t s, int64_t part)
+{
+    return zfi_tree_merges(part, tree->parts) +
+           (part + 1 == tree->parts ? zfi_tree_merges(s, tree->sources) : 0);
+}
+
 /* The bytes of a matrix of the result. */
 static size_t zfi_outer_bytes(const zf_launch *l)
 {
-    return (size_t)zfi_span(&l->out.shape, 1, 3) * zf_dtype_size(l->out.dtype);
+    return (size_t)zfi_outer_each(l) * zf_dtype_size(l->out.dtype);
 }
 
 /* After the scratch of a product, sums that are open, but the first, which is in the result. */
 static size_t zfi_scratch_grouped_outer(const zf_launch *l)
 {
-    const int64_t sources = zfi_sources_of(l->op, l->attributes);
-    const size_t open = zfi_by_tiles(l) ? (size_t)zfi_tree_depths(sources) - 1 : 0;
+    const zfi_grouped_runs runs = zfi_outer_tree(l);
+    const int depths = zfi_tree_depths(runs.sources) + zfi_tree_depths(runs.parts) - 2;
+    const size_t open = zfi_by_tiles(l) ? (size_t)depths : 0;
     return zfi_scratch_outer_product(l) + open * zfi_outer_bytes(l);
 }
 
@@ -344,15 +406,16 @@ static double zfi_outer_of_group(const zf_launch *l, int64_t group, int64_t i)
 /* Elements [first, last) of grouped_outer: sums of a tree are rounded where those of ranks are. */
 static void zfi_outer_plain(const zf_launch *l, int64_t first, int64_t last)
 {
-    const int64_t sources = zfi_sources_of(l->op, l->attributes), experts = zfi_experts_here(l),
-                  each = zfi_span(&l->out.shape, 1, 3);
+    const zfi_grouped_runs tree = zfi_outer_tree(l);
     double sums[64];
     for (int64_t i = first; i < last; i++) {
-        for (int64_t s = 0; s < sources; s++) {
-            int depth = zfi_tree_depth(s);
-            zfi_set(&l->out, i, zfi_outer_of_group(l, s * experts + i / each, i));
+        for (int64_t n = 0; n < tree.sources * tree.parts; n++) {
+            const int64_t s = n / tree.parts, part = n % tree.parts;
+            int depth = zfi_outer_depth(s, part);
+            zfi_set(&l->out, i,
+                    zfi_outer_of_group(l, zfi_outer_group(l, i / zfi_outer_each(l), s, part), i));
             sums[depth] = zfi_get(&l->out, i);
-            for (int k = zfi_tree_merges(s, sources); k > 0; k--, depth--) {
+            for (int k = zfi_outer_merges(&tree, s, part); k > 0; k--, depth--) {
                 zfi_set(&l->out, i, sums[depth - 1] + sums[depth]);
                 sums[depth - 1] = zfi_get(&l->out, i);
             }
@@ -379,21 +442,23 @@ static void zfi_outer_add(void *context, int64_t index, int worker)
     zfi_add_run(s->isa, s->to + at, s->from + at, zfi_min(ZFI_OUTER_GRAIN, s->count - at));
 }
 
-/* The matrix of an expert: the sum over sources, each of which is put after the open sums. */
-static void zfi_outer_of_expert(const zf_launch *l, int64_t expert)
+/* Matrix `at` of the result: the sum over sources and parts, each of which is put after the open
+ * sums. */
+static void zfi_outer_of_expert(const zf_launch *l, int64_t at)
 {
-    const int64_t sources = zfi_sources_of(l->op, l->attributes), experts = zfi_experts_here(l),
-                  each = zfi_span(&l->out.shape, 1, 3);
-    char *out = (char *)l->out.data + (size_t)expert * zfi_outer_bytes(l),
+    const zfi_grouped_runs tree = zfi_outer_tree(l);
+    const int64_t each = zfi_outer_each(l);
+    char *out = (char *)l->out.data + (size_t)at * zfi_outer_bytes(l),
          *open = (char *)l->scratch + zfi_scratch_outer_product(l) - zfi_outer_bytes(l);
-    for (int64_t s = 0; s < sources; s++) {
-        const int64_t group = s * experts + expert;
-        int depth = zfi_tree_depth(s);
+    for (int64_t n = 0; n < tree.sources * tree.parts; n++) {
+        const int64_t s = n / tree.parts, part = n % tree.parts,
+                      group = zfi_outer_group(l, at, s, part);
+        int depth = zfi_outer_depth(s, part);
         const zfi_matmul_desc d =
             zfi_outer_product(l, depth ? open + (size_t)depth * zfi_outer_bytes(l) : out,
                               zfi_bound(l, group, 0), zfi_bound(l, group, 1));
         zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
-        for (int k = zfi_tree_merges(s, sources); k > 0; k--, depth--) {
+        for (int k = zfi_outer_merges(&tree, s, part); k > 0; k--, depth--) {
             char *to = depth > 1 ? open + (size_t)(depth - 1) * zfi_outer_bytes(l) : out,
                  *from = open + (size_t)depth * zfi_outer_bytes(l);
             zfi_outer_sum add = {zfi_cpu_of(l)->isa, (float *)(void *)to, (float *)(void *)from,
@@ -440,7 +505,8 @@ static zf_status zfi_cpu_grouped_outer(const zf_launch *l)
         zfi_split(l, zfi_count(&l->out), 1, zfi_outer_plain);
         return ZF_OK;
     }
-    for (int64_t e = 0; e < zfi_experts_here(l); e++) zfi_outer_of_expert(l, e);
+    for (int64_t at = 0; at < zfi_count(&l->out) / zfi_outer_each(l); at++)
+        zfi_outer_of_expert(l, at);
     return ZF_OK;
 }
 
@@ -457,13 +523,16 @@ static double zfi_flops_grouped_outer(const zf_launch *l)
 ZFI_OPERATOR(grouped_linear, .infer = zfi_infer_grouped_linear, .grad = zfi_grad_grouped_linear,
              .cpu = zfi_cpu_grouped_linear, .scratch = zfi_scratch_grouped_linear,
              .flops = zfi_flops_grouped_linear, .linear = ZFI_LINEAR_FIRST, .by_expert = 1,
-             .cuts = "bits transpose: r! n!, e! n! m!, e! b! -> r! k! | "
-                     "bits: r! k!, e! n! m!, e! b! -> r! n! | "
-                     "transpose sections wide: r! k, e! k n, e! b! -> r! n {sections/k} | "
-                     "!transpose sections wide: r! k, e! n k, e! b! -> r! n {sections/k} | "
-                     "transpose: r! k!, e! k! n, e! b! -> r! n | r! k!, e! n k!, e! b! -> r! n",
+             .cuts = "bits transpose: r n!, e! n! m!, r b! -> r k! {parts^r} | "
+                     "bits: r k!, e! n! m!, r b! -> r n! {parts^r} | "
+                     "transpose sections wide: r k, e! k n, r b! -> r n {parts^r sections/k} | "
+                     "!transpose sections wide: r k, e! n k, r b! -> r n {parts^r sections/k} | "
+                     "transpose: r k!, e! k! n, r b! -> r n {parts^r} | "
+                     "r k!, e! n k!, r b! -> r n {parts^r}",
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(grouped_outer, .infer = zfi_infer_grouped_outer, .grad = zfi_grad_grouped_outer,
              .cpu = zfi_cpu_grouped_outer, .scratch = zfi_scratch_grouped_outer,
              .flops = zfi_flops_grouped_outer, .linear = ZFI_LINEAR_FIRST,
-             .cuts = "r! n, r! k, e! b! -> e! n k", .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+             .cuts = "apart: r n, r k, r b! -> s! e! n k {parts^r} | "
+                     "r n, r k, r b! -> e! n k {parts^r}",
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -59,7 +59,7 @@ using zfd_gemm_by_cores = typename std::conditional<sizeof(T) == 2, zfd_gemm_by_
 typedef struct zfd_grouped {
     zfd_gemm gemm; /* of one expert; its rows are m, or k where `outer` */
     const int *bounds;
-    int64_t experts, groups, run; /* groups of rows, an expert each; run: rows of a rank */
+    int64_t experts, groups, run; /* groups of rows, an expert each; run: rows of a rank's part */
     int64_t rows, a_row, b_row, b_step, c_step;
     bool outer;
     int32_t op, node;
@@ -170,12 +170,14 @@ static __global__ void zfd_grouped_check_kernel(const zfd_grouped g)
 static zfd_grouped zfd_grouped_of(const zf_launch *l)
 {
     const int64_t rows = l->args[0].shape.dims[0], k = l->args[0].shape.dims[1];
-    const int64_t sources = max((int64_t)1, l->op == ZF_OP_grouped_outer
-                                                ? ZF_INT(l, grouped_outer, sources)
-                                                : ZF_INT(l, grouped_linear, sources));
+    const bool outer = l->op == ZF_OP_grouped_outer;
+    const int64_t sources = max((int64_t)1, outer ? ZF_INT(l, grouped_outer, sources)
+                                                  : ZF_INT(l, grouped_linear, sources)) *
+                            max((int64_t)1, outer ? ZF_INT(l, grouped_outer, parts)
+                                                  : ZF_INT(l, grouped_linear, parts));
     zfd_grouped g;
     memset(&g, 0, sizeof g);
-    g.outer = l->op == ZF_OP_grouped_outer;
+    g.outer = outer;
     g.bounds = static_cast<const int *>(l->args[2].data);
     g.groups = l->args[2].shape.dims[0], g.experts = g.groups / sources;
     g.rows = rows, g.run = rows / sources;
@@ -212,18 +214,33 @@ static size_t zfd_cuda_scratch_grouped_linear(const zf_launch *l)
     return ZF_INT(l, grouped_linear, sections) > 1 ? zfd_grouped_sections(l).sums : 0;
 }
 
-/* Those of ranks, of all matrices. */
+/* How many sums the result has, one after the other: with `apart` that of each rank. */
+static int64_t zfd_outer_apart(const zf_launch *l)
+{
+    const int64_t sources = max((int64_t)1, ZF_INT(l, grouped_outer, sources));
+    return ZF_INT(l, grouped_outer, apart) ? sources : 1;
+}
+
+/* The ranks and parts that are added. */
+static int64_t zfd_outer_terms(const zf_launch *l)
+{
+    const int64_t sources = max((int64_t)1, ZF_INT(l, grouped_outer, sources)),
+                  parts = max((int64_t)1, ZF_INT(l, grouped_outer, parts));
+    return sources * parts / zfd_outer_apart(l);
+}
+
+/* Those of ranks and parts, of all matrices. */
 static zfd_sections zfd_outer_sections(const zf_launch *l)
 {
     zfd_gemm g;
     memset(&g, 0, sizeof g);
-    g.m = zfd_count(&l->out), g.n = g.batch = 1;
-    return zfd_sections_of(g, ZF_INT(l, grouped_outer, sources), 1);
+    g.m = zfd_count(&l->out) / zfd_outer_apart(l), g.n = g.batch = 1;
+    return zfd_sections_of(g, zfd_outer_terms(l), 1);
 }
 
 static size_t zfd_cuda_scratch_grouped_outer(const zf_launch *l)
 {
-    const bool several = ZF_INT(l, grouped_outer, sources) > 1 && zfd_count(&l->out);
+    const bool several = zfd_outer_terms(l) > 1 && zfd_count(&l->out);
     return several ? zfd_outer_sections(l).sums : 0;
 }
 
@@ -282,16 +299,14 @@ static zf_status zfd_grouped_sums(const zf_launch *l, zfd_grouped g, const T *a,
     });
 }
 
-/* Rows of no expert are 0 in `out`. */
-template <class T, class U> static zf_status zfd_grouped_on(const zf_launch *l, U *out)
+/* Of operands and groups that begin at a, b and g.bounds. Rows of no expert are 0 in `out`. */
+template <class T, class U>
+static zf_status zfd_grouped_from(const zf_launch *l, const zfd_grouped &g, const T *a, const T *b,
+                                  U *out, int64_t count)
 {
-    const zfd_grouped g = zfd_grouped_of(l);
-    const T *a = static_cast<const T *>(l->args[0].data), *b = static_cast<const T *>(l->args[1].data);
-    const int64_t count = zfd_count(&l->out);
-    const bool sums = g.outer ? ZF_INT(l, grouped_outer, sources) > 1
+    const bool sums = g.outer ? zfd_outer_terms(l) > 1
                               : ZF_INT(l, grouped_linear, sections) > 1 && g.gemm.k;
     zf_status status;
-    ZFD_LAUNCH(zfd_grouped_check_kernel, 1, ZFD_THREADS, 0, zfd_stream(l), g);
     if (!sums) {
         if (g.blocks.bits)
             zfd_grouped_by<T, unsigned char, U>(
@@ -305,6 +320,23 @@ template <class T, class U> static zf_status zfd_grouped_on(const zf_launch *l, 
                zfd_stream(l), out, static_cast<const U *>(NULL), static_cast<float *>(l->scratch),
                count);
     return zfd_launched(l);
+}
+
+template <class T, class U> static zf_status zfd_grouped_on(const zf_launch *l, U *out)
+{
+    const zfd_grouped g = zfd_grouped_of(l);
+    const T *a = static_cast<const T *>(l->args[0].data), *b = static_cast<const T *>(l->args[1].data);
+    const int64_t apart = g.outer ? zfd_outer_apart(l) : 1, count = zfd_count(&l->out) / apart,
+                  rows = g.rows / apart;
+    zf_status status = ZF_OK;
+    ZFD_LAUNCH(zfd_grouped_check_kernel, 1, ZFD_THREADS, 0, zfd_stream(l), g);
+    for (int64_t s = 0; s < apart && !status; s++) {
+        zfd_grouped one = g;
+        one.bounds += s * (g.groups / apart) * 2;
+        status = zfd_grouped_from(l, one, a + s * rows * g.a_row, b + s * rows * g.b_row,
+                                  out + s * count, count);
+    }
+    return status;
 }
 
 static zf_status zfd_cuda_grouped(const zf_launch *l)

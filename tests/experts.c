@@ -153,6 +153,38 @@ TEST(experts_rows_are_by_expert_then_token)
     CHECK(t, !memcmp(at, slots, sizeof at));
 }
 
+/* Rows of parts: two sequences of four tokens, each of which has its half in each part; two experts,
+ * a block each; and halves that are dealt zig-zag, of four parts. Expert 2 is none. */
+TEST(experts_rows_are_by_part)
+{
+    const int32_t to[8] = {1, 0, 0, 1, 1, 1, 2, 0}; /* parts 0, 0, 1, 1; 0, 0, 1, 1 */
+    const in given[] = {{"x", to, sizeof to}};
+    const int32_t want[8] = {1, 0, 4, 5, 2, 7, 3, 8}, bounds[8] = {0, 1, 1, 4, 0, 2, 2, 3},
+                  blocks[16] = {1, 8, 8, 8, 2, 7, 8, 8, 0, 4, 5, 8, 3, 8, 8, 8},
+                  halves[8] = {0, 4, 7, 3, 1, 5, 2, 8};
+    int32_t y[8], two[8], more[16];
+    RUN(t,
+        "%1 = input \"x\" : i32[8,1]\n%2 = expert_rows %1 {experts=2 rows=8 parts=2 runs=2} : "
+        "i32[8]\noutput %2 \"y\"\n",
+        given, y);
+    CHECK(t, !memcmp(y, want, sizeof y));
+    RUN(t,
+        "%1 = input \"x\" : i32[8,1]\n%2 = expert_rows %1 {experts=2 rows=8 parts=2 runs=2} : "
+        "i32[8]\n%3 = saved %2 : i32[4,2]\noutput %3 \"y\"\n",
+        given, two);
+    CHECK(t, !memcmp(two, bounds, sizeof two));
+    RUN(t,
+        "%1 = input \"x\" : i32[8,1]\n%2 = expert_rows %1 {experts=2 rows=16 blocks=2 parts=2 "
+        "runs=2} : i32[16]\noutput %2 \"y\"\n",
+        given, more);
+    CHECK(t, !memcmp(more, blocks, sizeof more));
+    RUN(t,
+        "%1 = input \"x\" : i32[8,1]\n%2 = expert_rows %1 {experts=2 rows=8 parts=4 runs=2 "
+        "zigzag=true} : i32[8]\noutput %2 \"y\"\n",
+        given, y);
+    CHECK(t, !memcmp(y, halves, sizeof y));
+}
+
 /* Capacities that no number of rows has are refused, and nothing overflows. */
 TEST(experts_have_no_endless_capacity)
 {

@@ -836,6 +836,8 @@ static const op_case cases[] = {
      0, NO_GRADIENT | NEEDS_N},
     {"saved", "x[R,2]", "expert_rows %1 {experts=N rows=T} : i32[T]\nsaved %2 {index=2} : i32[N]",
      EXACT, 0, 0, NO_GRADIENT | NEEDS_N},
+    {"expert_rows", "x[R,2]", "expert_rows %1 {experts=N rows=H parts=R} : i32[H]", EXACT, 0, 0,
+     NO_GRADIENT | NEEDS_N | NEEDS_R},
     {"dispatch", "f[R,M] x[R,2]",
      "expert_rows %2 {experts=N rows=T} : i32[T]\nsaved %3 {index=1} : i32[R,2]\n"
      "dispatch %1, %3, %4 : f[T,M]",
@@ -864,6 +866,10 @@ static const op_case cases[] = {
      "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 : i32[N,2]\n"
      "grouped_linear %1, %2, %5 {transpose=true} : f[W,K]",
      TERMS, 1, 'M', NEEDS_N | EXPERTS},
+    {"grouped_linear", "f[H,M] f[N,K,M] x[R,2]",
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
+     "grouped_linear %1, %2, %5 {parts=R} : f[H,K]",
+     TERMS, 1, 'M', NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
     {"grouped_linear", "f[T,128] f[N,3,128] x[R,2]",
      "quantize %2 {bits=8 block=64 scale=bf16} : u8[N,3,132]\n"
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
@@ -883,6 +889,10 @@ static const op_case cases[] = {
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
      "grouped_outer %1, %2, %5 : f[N,M,K]",
      TERMS, 1, 'T', NEEDS_N | EXPERTS},
+    {"grouped_outer", "f[H,M] f[H,K] x[R,2]",
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
+     "grouped_outer %1, %2, %5 {parts=R} : g[N,M,K]",
+     TERMS, 1, 'H', NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
     {"lamb_apply", "w[R,N] f[R,N] p[] p[] p[]",
      "update:\nlamb_apply %1, %2, %3, %4, %5 {least=0.01 most=10}", NORM, 16, 0, MUTATES},
 };

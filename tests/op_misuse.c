@@ -70,6 +70,18 @@ static const struct {
      "priorities are only for a capacity"},
     {IN(1, "i32[4,2]") "%2 = expert_rows %1 {experts=4 rows=8 blocks=3} : i32[8]\n",
      "blocks = 3 do not divide 4 experts and 8 rows"},
+    {IN(1, "i32[4,2]") "%2 = expert_rows %1 {experts=4 rows=8 parts=3} : i32[8]\n",
+     "parts = 3 do not divide each of runs = 1 of 4 tokens, and 8 rows"},
+    {IN(1, "i32[4,2]") "%2 = expert_rows %1 {experts=4 rows=8 parts=2 runs=4} : i32[8]\n",
+     "parts = 2 do not divide each of runs = 4 of 4 tokens, and 8 rows"},
+    {IN(1, "i32[4,2]") "%2 = expert_rows %1 {experts=4 rows=8 parts=2 capacity=2} : i32[8]\n",
+     "parts have no capacity: it is of all tokens"},
+    {IN(1, "f32[6,4]") IN(2, "f32[2,4,4]") IN(3, "i32[8,2]") "%4 = grouped_linear %1, %2, %3 "
+     "{sources=2 parts=2} : f32[6,4]\n",
+     "3 rows of a rank are not those of 2 parts"},
+    {IN(1, "f32[8,4]") IN(2, "f32[2,4,4]") IN(3, "i32[4,2]") "%4 = grouped_linear %1, %2, %3 "
+     "{sources=2 parts=2} : f32[8,4]\n",
+     "the bounds must be i32 [sources parts experts, 2]"},
     {IN(1, "f32[7,4]") IN(2, "f32[2,4,4]") IN(3, "i32[4,2]") "%4 = grouped_linear %1, %2, %3 {sources=2} : "
      "f32[7,4]\n",
      "7 rows are not those of sources = 2 ranks"},

@@ -60,7 +60,8 @@ static void zfi_context_cut(zfi_dealing *c, int32_t id)
     zf_graph *g = c->graph;
     const zf_dtype dtype = g->nodes[id].dtype;
     const bool sums = zfi_context_sums(c, id), later = sums && !c->between && c->at[id].later;
-    const int32_t pieces = sums && !later         ? c->d.sections / c->d.parts
+    const int32_t pieces = c->at[id].counted      ? 1
+                           : sums && !later       ? c->d.sections / c->d.parts
                            : c->at[id].first >= 0 ? zfi_runs_of_part(c)
                                                   : 1;
     int32_t *made = zfi_calloc(&g->memory, (size_t)pieces, sizeof *made);
@@ -340,6 +341,9 @@ ZF_API zf_status zf_context(zf_graph *g, const zf_context_desc *desc)
     scope = g->scope;
     zfi_set_apart(g);
     zfi_set_drops_apart(g, false);
+    zfi_set_choices_apart(g, c.sequence, c.d.sections, zfi_deals_zigzag(&c));
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    if (g->error.status) return g->error.status;
     c.rows = c.d.kind != ZF_CONTEXT_ULYSSES;
     if (c.rows) zfi_set_gradients_apart(g);
     c.count = zfi_len(g->nodes);

@@ -25,6 +25,7 @@ typedef struct zfi_tokens {
     bool by_letter;   /* the node is cut by a letter: `wants`, `divided` and `shaped` are set */
     bool sums;        /* its value is a part of a sum */
     bool wide, narrow; /* some readers make f32 of it; some do not */
+    bool counted;     /* it adds up the sections of a rank by itself */
     bool bare;        /* it is a product that sums over tokens, which becomes one with sections */
     bool light;       /* it is made of inputs alone: each rank has all of it */
     bool completes;   /* it adds what ranks have of a sum, and gives each its tokens */
@@ -110,7 +111,7 @@ static bool zfi_has_letter(const zfi_cuts *cuts, int32_t value, int32_t l)
  * those of a table have not. */
 static bool zfi_letter_fits(const zfi_dealing *c, const zfi_cuts *cuts, int32_t l)
 {
-    return l >= 0 && !cuts->letter[l].whole &&
+    return l >= 0 && !cuts->letter[l].whole && !(c->between && cuts->letter[l].counted) &&
            (cuts->letter[l].first < 0 ||
             (c->rows && zfi_has_letter(cuts, ZFI_CUT_RESULT, l))) &&
            zfi_cut_fits(&cuts->letter[l], c->d.sections);
@@ -207,17 +208,22 @@ static void zfi_tokens_shape(zfi_dealing *c, int32_t id)
     c->at[id].one = (int8_t)zfi_cut_to_one(&node->shape, &node->spread);
 }
 
-/* Where a value of the node has tokens: by the letter that an operand has them by. */
+/* Where a value of the node has tokens: by the letter that an operand has them by. What lies together
+ * in the part of a rank, as rows of experts do, is as one sequence. */
 static void zfi_tokens_label(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts,
                              int32_t value, zfi_tokens *y)
 {
     for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT && y->dim < 0; k++) {
         const zfi_tokens *x = &c->at[node->args[k]];
         if (x->dim < 0 || !cuts->given[k] || cuts->at[k][x->dim] < 0) continue;
-        for (int32_t d = 0; d < y->shape.rank; d++)
-            if (cuts->given[value] && cuts->at[value][d] == cuts->at[k][x->dim] &&
-                y->shape.dims[d] == x->shape.dims[x->dim])
+        for (int32_t d = 0; d < y->shape.rank; d++) {
+            const bool together = cuts->given[value] && cuts->together[value][d];
+            if (!cuts->given[value] || cuts->at[value][d] != cuts->at[k][x->dim]) continue;
+            if (together && !c->between) y->dim = (int8_t)d, y->run = y->shape.dims[d];
+            else if (!together && !cuts->together[k][x->dim] &&
+                     y->shape.dims[d] == x->shape.dims[x->dim])
                 y->dim = (int8_t)d, y->run = x->run;
+        }
     }
 }
 
@@ -483,8 +489,13 @@ static void zfi_tokens_decide(zfi_dealing *c, int32_t id)
     }
     if (l < 0) zfi_tokens_refuse(c, id);
     else zfi_tokens_refuse_blocks(c, id);
+    y->counted = l >= 0 && cuts.letter[l].counted;
+    if (!c->between && l < 0 && node->op == ZF_OP_expert_rows && ZF_INT(node, expert_rows, parts))
+        zfi_fail(&c->graph->error, ZF_ERR_ARGUMENT,
+                 "zf_context: expert_rows %%%d has choices that are not of the tokens of sequences",
+                 (int)id);
     y->later = c->between ? node->later
-                          : c->shares && !node->layer &&
+                          : c->shares && !node->layer && !y->counted &&
                                 l == zfi_letter_of_tokens(c, node, &cuts) &&
                                 !zfi_sum_is_larger(c, id, &cuts, l);
     if (l < 0 && !zfi_tokens_cuts(c, id, false, &cuts)) return;

@@ -294,8 +294,9 @@ typedef enum zf_expert_dispatch {
 /* Ranks along the axis expert, a part of data, share experts: neighbours along data have batches of
  * their own, and each the matrices of other experts. Rows of tokens go to the ranks of their
  * experts and back. Gradients of experts are sums of `sections`, one for each of as many neighbours
- * along data, a balanced tree, and have the bits of any number of ranks that divides these. zf_zero
- * shards experts over the ranks that have the same. docs/experts.md has an example. Requires: not
+ * along data, a balanced tree, and have the bits of any number of ranks that divides these. After
+ * zf_context, ranks with the same part of the tokens share experts, up to 64 of them. zf_zero shards
+ * experts over the ranks that have the same. docs/experts.md has an example. Requires: not
  * zf_zero yet; after zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_experts_desc {
     int32_t parts;    /* ranks along expert: a divisor of the number of experts; 0: 1 */
@@ -974,7 +975,7 @@ typedef struct zf_training {
     /* Ranks along the axis tensor, which share layers (zf_cut); 0: 1. zf_zero_desc.world is the
      * number of the other ones, those along data */
     int32_t tensor;
-    /* Ranks along the axis context, which share sequences (zf_context); 0: 1. Not with `expert` */
+    /* Ranks along the axis context, which share sequences (zf_context); 0: 1 */
     int32_t context;
     /* What attention does where ranks share sequences; without them it must be 0. With
      * ZF_CONTEXT_ULYSSES ranks have copies of key-value heads where there are fewer than sections */

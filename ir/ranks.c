@@ -81,6 +81,7 @@ typedef struct zfi_stand {
     uint8_t along; /* SHARD: its dimension, counted from 1 at the last; 0: it is a flat one */
     uint8_t parts; /* its equal parts come from the ranks along these axes, by an all_to_all */
     bool rows;     /* its rows are those of all ranks along expert */
+    uint64_t addends; /* at its first dimension: sums of the rows of these ranks, as a mask; 0 */
     int32_t pack; /* the pack of its elements, or of their sums; 0, ZFI_MIXED */
     int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
     int32_t cause; /* OTHER and BATCH: a node that causes them */
@@ -109,6 +110,12 @@ typedef struct zfi_ranks {
 
 /* The axes of all ranks; none of one rank. */
 static uint8_t zfi_all_axes(const zf_graph *g) { return g->world > 1 ? ZFI_AXES : 0; }
+
+/* The lowest bits of a mask, 64 at most. */
+static uint64_t zfi_bits_below(int32_t count)
+{
+    return count < 64 ? ((uint64_t)1 << count) - 1 : ~(uint64_t)0;
+}
 
 /* The axes that a collective is over; none where it is of one rank. */
 static uint8_t zfi_axes_of(const zfi_node *node)
@@ -390,13 +397,62 @@ static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
     }
 }
 
+/* The node adds up its operands, each once. */
+static bool zfi_adds_operands(const zfi_node *node)
+{
+    const int64_t *at = ZF_LIST(node, chain, program).data;
+    uint64_t used = 0;
+    int64_t i = 0;
+    if (node->op != ZF_OP_chain) return node->op == ZF_OP_add;
+    for (; i < ZF_LIST(node, chain, program).count; i += 3) {
+        const uint64_t both = (uint64_t)1 << at[i + 1] | (uint64_t)1 << at[i + 2];
+        if (zfi_instructions[at[i]].op != ZF_OP_add || at[i + 1] == at[i + 2] || used & both)
+            return false;
+        used |= both;
+    }
+    return i / 3 == node->arg_count - 1;
+}
+
+/* Which sums of the rows of ranks along expert the node has, of those of its operands. */
+static uint64_t zfi_addends_of(const zfi_ranks *r, const zfi_node *node)
+{
+    const uint64_t x = node->arg_count ? r->at[node->args[0]].addends : 0;
+    uint64_t all = 0;
+    if (node->op == ZF_OP_grouped_outer && ZF_INT(node, grouped_outer, apart))
+        return zfi_bits_below((int32_t)ZF_INT(node, grouped_outer, sources));
+    if (node->op == ZF_OP_all_reduce || node->op == ZF_OP_send) return x;
+    if (node->op == ZF_OP_slice && !ZF_INT(node, slice, axis))
+        return x & zfi_bits_below((int32_t)ZF_INT(node, slice, stop)) &
+               ~zfi_bits_below((int32_t)ZF_INT(node, slice, start));
+    for (int32_t k = 0; k < node->arg_count && zfi_adds_operands(node); k++) {
+        const uint64_t one = r->at[node->args[k]].addends;
+        if (!one || all & one) return 0;
+        all |= one;
+    }
+    return all;
+}
+
+/* The node adds up rows of all ranks along expert: at once, or it has the sum of what each of them
+ * has apart, without the dimension of these. */
+static bool zfi_sums_rows(const zfi_ranks *r, const zfi_node *node)
+{
+    const zf_graph *g = r->graph;
+    const zf_attribute *sources = zfi_attribute_of(g, node, "sources");
+    const int32_t ranks = zfi_mesh_experts(zfi_mesh_of(g));
+    if (node->op == ZF_OP_sum && !ZF_INT(node, sum, axis))
+        return ranks > 1 && g->nodes[node->args[0]].shape.dims[0] == 1 &&
+               r->at[node->args[0]].addends == zfi_bits_below(ranks);
+    return sources && sources->i > 1 &&
+           !(node->op == ZF_OP_grouped_outer && ZF_INT(node, grouped_outer, apart));
+}
+
 /* A sum of the rows of all ranks along expert is one over that axis. */
 static void zfi_stand_of_rows(const zfi_ranks *r, int32_t id, zfi_stand *s)
 {
     const zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    const zf_attribute *sources = zfi_attribute_of(g, node, "sources");
-    if (!sources || sources->i < 2 || !s->rows ||
+    s->addends = zfi_addends_of(r, node);
+    if (!s->rows || !zfi_sums_rows(r, node) ||
         !(zfi_spread_cut(&node->spread) & zfi_axis_bit(ZF_OVER_EXPERT)))
         return;
     s->rows = false, s->sums = zfi_axes_of_rows(g), s->sum = id;

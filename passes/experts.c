@@ -31,17 +31,33 @@
  *           %12 = all_to_all %11 {world=2 over=expert} : u8[128,20]
  *           %13 = dequantize %12 {bits=8 block=16} : f32[128,16]
  *
+ * Where ranks along context have parts of the tokens (passes/cut/choices.c), each of them shares
+ * experts with those that have the same part of other sequences. A section of a gradient is then the
+ * sum over the tokens of all ranks along context of one part of the batch, so these sums are made
+ * first, of the rows of each rank along data apart, and those of P ranks added after them:
+ *
+ *           %14 = grouped_outer %20, %12, %11 : f32[8,32,16]+context
+ *           %15 = all_reduce %14 {world=2 over=context order=tree} : f32[8,32,16]
+ * after:    %14 = grouped_outer %20, %12, %11 {sources=2 sections=2 apart=true}
+ *                                                                : f32[2,4@expert,32,16]+context
+ *           %15 = all_reduce %14 {world=2 over=context order=tree} : f32[2,4@expert,32,16]
+ *           %21 = slice %15 {stop=1}    %22 = slice %15 {start=1 stop=2}    %23 = add %21, %22
+ *           %24 = sum %23 {axis=0} : f32[4@expert,32,16]
+ *
  * Gradients of matrices are sums over the ranks whose tokens an expert has had, each rank's a
  * section: a balanced tree of `sections` neighbours along data (base/tree.c), of which the ranks
  * that share experts make a part. zf_zero adds the rest over the copies of an expert, and trees in
  * order. So bits are those of any number of ranks that divides the sections, one among them. */
 
-enum { ZFI_SHARED_NOT, ZFI_SHARED_ROWS, ZFI_SHARED_CUT };
+/* Of ranks along expert, at most, that are added after those along context. */
+enum { ZFI_ADDENDS = 64 };
+enum { ZFI_SHARED_NOT, ZFI_SHARED_ROWS, ZFI_SHARED_CUT, ZFI_SHARED_APART };
 
 typedef struct zfi_sharing {
     zf_graph *graph;
     zf_experts_desc d;
-    uint8_t *kind; /* by node: rows at their experts; or one part for each rank along expert */
+    uint8_t *kind; /* by node: rows at their experts; one part for each rank along expert; or the
+                    * addends of these ranks to its own part */
     int32_t *as;   /* by node: what its readers read; 0: itself */
     int32_t *back; /* by node, of rows: these at their tokens; 0: not yet */
     bool *again;   /* by node: it has been appended again */
@@ -144,13 +160,14 @@ static void zfi_share_cut(zfi_sharing *c, int32_t id)
 
 /* ---------------------------------------------------------------------------------- each node */
 
-/* Rows for the experts of one rank, of so many choices. */
+/* Rows for the experts of one rank, of so many choices in a part of the tokens. */
 static int64_t zfi_share_rows(const zfi_sharing *c, const zfi_node *node)
 {
     const zf_shape *choices = &c->graph->nodes[node->args[0]].shape;
-    const int64_t each = ZF_INT(node, expert_rows, experts) / c->d.parts,
-                  most = choices->dims[0] * zfi_min(choices->dims[1], each);
-    const double mean = (double)zf_shape_count(*choices) / c->d.parts,
+    const int64_t tokens = choices->dims[0] / zfi_max(ZF_INT(node, expert_rows, parts), 1),
+                  each = ZF_INT(node, expert_rows, experts) / c->d.parts,
+                  most = tokens * zfi_min(choices->dims[1], each);
+    const double mean = (double)(tokens * choices->dims[1]) / c->d.parts,
                  rows = c->d.rows > 0 ? ceil(c->d.rows * mean) : (double)most;
     return rows < (double)most ? (int64_t)rows : most;
 }
@@ -177,8 +194,46 @@ static void zfi_share_choices(zfi_sharing *c, int32_t id)
     zfi_node old = c->graph->nodes[id];
     ZF_INT(&old, expert_rows, blocks) = c->d.parts > 1 ? c->d.parts : 0;
     if (c->d.parts > 1 && !ZF_INT(&old, expert_rows, capacity))
-        ZF_INT(&old, expert_rows, rows) = zfi_share_rows(c, &old) * c->d.parts;
+        ZF_INT(&old, expert_rows, rows) = zfi_share_rows(c, &old) * c->d.parts *
+                                          zfi_max(ZF_INT(&old, expert_rows, parts), 1);
     zfi_share_again(c, id, old.attributes);
+}
+
+/* The node adds up what ranks along context have. */
+static bool zfi_adds_context(const zfi_node *node)
+{
+    return node->op == ZF_OP_all_reduce && ZF_INT(node, all_reduce, over) == ZF_OVER_CONTEXT;
+}
+
+/* Ranks along context have addends of the sum over rows. */
+static bool zfi_share_adds_context(const zfi_sharing *c, int32_t id)
+{
+    return c->d.parts > 1 && c->graph->nodes[id].spread.sum & zfi_axis_bit(ZF_OVER_CONTEXT);
+}
+
+/* The sum over ranks along expert of their addends, by a balanced tree. */
+static int32_t zfi_share_together(const zfi_sharing *c, int32_t x)
+{
+    zf_graph *g = c->graph;
+    int32_t *addends = zfi_calloc(&g->memory, (size_t)c->d.parts, sizeof *addends), sum;
+    if (!addends) return 0;
+    if (c->d.parts > ZFI_ADDENDS)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_experts: %d ranks share experts, and with ranks along context %d can",
+                 (int)c->d.parts, ZFI_ADDENDS);
+    for (int32_t k = 0; k < c->d.parts; k++)
+        addends[k] = zfi_append_nodes(g, slice, zfi_with({.i = 0}, {.i = k}, {.i = k + 1}), x);
+    sum = zfi_add_by_tree(g, addends, c->d.parts);
+    zfi_free(&g->memory, addends, (size_t)c->d.parts * sizeof *addends);
+    return sum ? zfi_append_nodes(g, sum, zfi_with({.i = 0}), sum) : 0;
+}
+
+/* The sum over context of what ranks along expert have apart. */
+static void zfi_share_all_reduce(zfi_sharing *c, int32_t id)
+{
+    zfi_share_again(c, id, NULL);
+    if (!c->graph->error.status) c->as[id] = zfi_share_together(c, id);
+    c->kind[id] = ZFI_SHARED_CUT;
 }
 
 /* A product of rows at their experts, or a sum over them. */
@@ -187,13 +242,15 @@ static void zfi_share_product(zfi_sharing *c, int32_t id, bool sums)
     zf_graph *g = c->graph;
     const zfi_record *record = g->records[g->nodes[id].op];
     const zf_dtype dtype = g->nodes[id].dtype;
+    const bool apart = sums && zfi_share_adds_context(c, id);
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     memcpy(attributes, g->nodes[id].attributes, sizeof attributes);
     zfi_attribute_in(record, attributes, "sources")->i = c->d.parts > 1 ? c->d.parts : 0;
     if (sums) zfi_attribute_in(record, attributes, "sections")->i = c->d.sections;
+    if (apart) zfi_attribute_in(record, attributes, "apart")->i = 1;
     zfi_share_again(c, id, attributes);
-    c->kind[id] = sums ? ZFI_SHARED_CUT : ZFI_SHARED_ROWS;
-    if (!sums || g->error.status) return;
+    c->kind[id] = apart ? ZFI_SHARED_APART : sums ? ZFI_SHARED_CUT : ZFI_SHARED_ROWS;
+    if (!sums || apart || g->error.status) return;
     c->as[id] = zfi_parallel_cast(g, id, dtype);
 }
 
@@ -283,12 +340,14 @@ static void zfi_share_node(zfi_sharing *c, int32_t id, const zf_shape *shapes)
         if (c->kind[id] == ZFI_SHARED_CUT) zfi_share_cut(c, id);
         zfi_push(&g->memory, g->order, id);
     } else if (node->op == ZF_OP_saved && c->again[node->args[0]]) zfi_share_saved(c, id);
-    else if (node->op == ZF_OP_expert_rows) zfi_share_choices(c, id);
+    else if (node->op == ZF_OP_expert_rows && node->saved[ZFI_ROWS_BOUNDS]) zfi_share_choices(c, id);
     else if (node->op == ZF_OP_dispatch) {
         zfi_share_again(c, id, NULL);
         c->as[id] = zfi_share_rows_of(c, id), c->kind[id] = ZFI_SHARED_ROWS;
     } else if (returns) zfi_share_return(c, id);
     else if (zfi_attribute_of(g, node, "sources")) zfi_share_product(c, id, !cut);
+    else if (zfi_adds_context(node) && zfi_share_kind(c, node, ZFI_SHARED_APART))
+        zfi_share_all_reduce(c, id);
     else if (rows) zfi_share_by_rows(c, id, shapes[rows].dims[0]);
     else if (cut && node->op == ZF_OP_squares) zfi_share_squares(c, id);
     else if (cut) zfi_share_like(c, id, &shapes[cut]);

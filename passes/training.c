@@ -510,10 +510,6 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: context_kind is of ranks that share sequences: it must be left "
                         "out without context and sections.context");
-    if (zfi_wants_context(t) && zfi_wants_experts(t))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: ranks along context share no experts yet: context and "
-                        "sections.context must be left out with expert and sections.expert");
     t->clip = zfi_or(t->clip, 0);
     t->delay = zfi_delays(t);
     t->delay_from = zfi_delays_from(t);

@@ -176,26 +176,61 @@ TEST(context_reshapes_no_reshapes)
     CHECK(t, strstr(text, "%8  = reshape %7 ") && strstr(text, "%11 = reshape %6 "));
 }
 
-/* Descriptions that ask for more than there is. */
-TEST(context_goes_with_what_it_can)
+/* A description that asks for more than there is. */
+TEST(context_kind_is_of_ranks_that_share_sequences)
 {
-    static const char *const errors[] = {
-        "zf_passes: context_kind is of ranks that share sequences: it must be left out without context "
-        "and sections.context",
-        "zf_passes: ranks along context share no experts yet: context and sections.context must be "
-        "left out with expert and sections.expert"};
     char text[TEXT];
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g;
+    zf_training how = {.context_kind = ZF_CONTEXT_GATHER};
     write_model(text, "f32");
-    for (int k = 0; k < 2; k++) {
-        zf_error error = {ZF_OK, ""};
-        zf_graph *g = team_parsed(t, text, &error);
-        zf_training how = {.context = 2};
-        NEED(t, g, &error);
-        how.loss = zf_graph_find(g, "loss");
-        if (k == 0) how.context = 1, how.context_kind = ZF_CONTEXT_GATHER;
-        if (k == 1) how.expert = 2;
-        CHECK(t, zf_passes(g, &how) != ZF_OK);
-        CHECK_TEXT(t, zf_graph_error(g), errors[k]);
-        zf_graph_free(g);
-    }
+    g = team_parsed(t, text, &error);
+    NEED(t, g, &error);
+    how.loss = zf_graph_find(g, "loss");
+    CHECK(t, zf_passes(g, &how) != ZF_OK);
+    CHECK_TEXT(t, zf_graph_error(g),
+               "zf_passes: context_kind is of ranks that share sequences: it must be left out without "
+               "context and sections.context");
+    zf_graph_free(g);
+}
+
+#define ROUTED                                                                                     \
+    "%1 = input \"tokens\" : i32[2,8]\n%2 = param \"e\" : f32[11,8]\n"                             \
+    "%3 = gather_rows %2, %1 : f32[2,8,8]\n%4 = reshape %3 {shape=[16,8]} : f32[16,8]\n"          \
+    "%5 = param \"gate\" : f32[4,8]\n%6 = linear %4, %5 : f32[16,4]\n"                            \
+    "%7 = route %6 {k=2} : f32[16,2]\n%8 = saved %7 : i32[16,2]\n"
+
+/* Rows of experts that ranks cannot have of their own tokens. */
+TEST(context_needs_rows_of_all_choices)
+{
+    check_refused(t, ROUTED "%9 = expert_rows %8 {experts=4 rows=20} : i32[20]\n",
+                  "context parts=2",
+                  "zf_context: expert_rows %9 has 20 rows for 32 choices: ranks along context need a "
+                  "row for each, or a capacity");
+    check_refused(t,
+                  ROUTED "%9 = expert_rows %8 {experts=4 rows=32} : i32[32]\n"
+                         "%10 = saved %9 : i32[4,2]\n%11 = slice %10 {stop=2} : i32[2,2]\n"
+                         "output %11 \"y\"\n",
+                  "context parts=2",
+                  "zf_context: slice %11 reads rows of experts in %10, and each rank has those of its "
+                  "tokens");
+    check_refused(t,
+                  "%1 = input \"tokens\" : i32[2,8]\n%2 = param \"e\" : f32[11,8]\n"
+                  "%3 = gather_rows %2, %1 : f32[2,8,8]\n%4 = reshape %3 {shape=[16,8]} : f32[16,8]\n"
+                  "%5 = param \"gate\" : f32[128,8]\n%6 = linear %4, %5 : f32[16,128]\n"
+                  "%7 = route %6 {k=1} : f32[16,1]\n%8 = saved %7 : i32[16,1]\n"
+                  "%9 = expert_rows %8 {experts=128 rows=16} : i32[16]\n%10 = saved %9 : i32[128,2]\n"
+                  "%11 = saved %9 {index=1} : i32[16,1]\n%12 = dispatch %4, %9, %11 : f32[16,8]\n"
+                  "%13 = param \"w\" : f32[128,8,8]\n"
+                  "%14 = grouped_linear %12, %13, %10 : f32[16,8]\n"
+                  "%15 = combine %14, %9, %11, %7 : f32[16,8]\n%16 = mul %15, %15 : f32[16,8]\n"
+                  "%17 = sum %16 {axis=1} : f32[16]\n%18 = sum %17 : f32[]\n"
+                  "output %18 \"loss\" role=loss\n",
+                  "autograd loss; context parts=2; experts parts=128",
+                  "zf_experts: 128 ranks share experts, and with ranks along context 64 can");
+    check_refused(t,
+                  "%1 = input \"x\" : i32[8,8]\n%2 = expert_rows %1 {experts=4 rows=64} : i32[64]\n"
+                  "%3 = saved %2 : i32[4,2]\n",
+                  "context parts=2",
+                  "zf_context: expert_rows %2 has choices that are not of the tokens of sequences");
 }

@@ -1,6 +1,6 @@
 /* One checkpoint for all layouts of a model with experts: ranks that share them, their layers or
- * have some of these, at any stage of ZeRO, load what ranks in another layout have saved, and the
- * bits are those of a run that was never interrupted. */
+ * sequences, or have some of these, at any stage of ZeRO, load what ranks in another layout have
+ * saved, and the bits are those of a run that was never interrupted. */
 #include "layouts.h"
 
 enum { PARTS = 8 };
@@ -21,7 +21,7 @@ static char *mixture_text(int64_t experts, int64_t dense)
 
 static void check_experts(test *t, char *text, int tensor, const layout *chain, int count)
 {
-    static const layout one = {1, 4, 1, 0, 1};
+    static const layout one = {1, 4, 1, 0, 1, 0};
     test_defer(t, free, text);
     parts_of_step = PARTS;
     how.sections.tensor = tensor;
@@ -31,8 +31,8 @@ static void check_experts(test *t, char *text, int tensor, const layout *chain, 
 
 TEST_ONCE(expert_layouts_share_a_checkpoint)
 {
-    static const layout chain[] = {{1, 4, 1, 3, 4}, {1, 4, 1, 0, 1}, {1, 8, 1, 3, 4},
-                                   {2, 4, 1, 3, 4}, {1, 4, 1, 1, 2}, {2, 4, 1, 2, 2}};
+    static const layout chain[] = {{1, 4, 1, 3, 4, 0}, {1, 4, 1, 0, 1, 0}, {1, 8, 1, 3, 4, 0},
+                                   {2, 4, 1, 3, 4, 0}, {1, 4, 1, 1, 2, 0}, {2, 4, 1, 2, 2, 0}};
     how = (zf_training){.ema.decay = 0.9};
     check_experts(t, mixture_text(4, 0), 1, chain, (int)(sizeof chain / sizeof *chain));
 }
@@ -41,7 +41,7 @@ TEST_ONCE(expert_layouts_share_a_checkpoint)
  * with rows are fetched. */
 TEST_ONCE(expert_layouts_of_stages_without_experts)
 {
-    static const layout chain[] = {{2, 4, 1, 0, 4}, {2, 4, 1, 0, 1}, {2, 4, 1, 3, 2}};
+    static const layout chain[] = {{2, 4, 1, 0, 4, 0}, {2, 4, 1, 0, 1, 0}, {2, 4, 1, 3, 2, 0}};
     how = (zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS};
     stages_in = ZF_HOST;
     check_experts(t, mixture_text(8, 1), 1, chain, (int)(sizeof chain / sizeof *chain));
@@ -51,8 +51,8 @@ TEST_ONCE(expert_layouts_of_stages_without_experts)
 /* Ranks along tensor share experts, too: each has a part of their hidden numbers. */
 TEST_ONCE(expert_layouts_of_experts_that_are_cut)
 {
-    static const layout chain[] = {{1, 4, 2, 3, 4}, {1, 4, 1, 0, 1}, {1, 4, 2, 1, 2},
-                                   {1, 4, 1, 2, 4}};
+    static const layout chain[] = {{1, 4, 2, 3, 4, 0}, {1, 4, 1, 0, 1, 0}, {1, 4, 2, 1, 2, 0},
+                                   {1, 4, 1, 2, 4, 0}};
     how = (zf_training){.recompute.mode = ZF_RECOMPUTE_OFF};
     check_experts(t, mixture_text(4, 0), 2, chain, (int)(sizeof chain / sizeof *chain));
 }
@@ -60,8 +60,8 @@ TEST_ONCE(expert_layouts_of_experts_that_are_cut)
 /* In 16 bits, too: between layers ranks along tensor have parts of the tokens. */
 TEST_ONCE(expert_layouts_in_16_bits)
 {
-    static const layout chain[] = {{1, 2, 2, 0, 1}, {1, 2, 1, 0, 1}, {1, 2, 2, 3, 2}},
-                        whole = {1, 2, 1, 0, 1};
+    static const layout chain[] = {{1, 2, 2, 0, 1, 0}, {1, 2, 1, 0, 1, 0}, {1, 2, 2, 3, 2, 0}},
+                        whole = {1, 2, 1, 0, 1, 0};
     char *text = mixture_text(4, 0);
     test_defer(t, free, text);
     parts_of_step = 2;
@@ -76,12 +76,61 @@ TEST_ONCE(expert_layouts_in_16_bits)
  * eight. */
 TEST_ONCE(expert_layouts_of_eight_ranks)
 {
-    static const layout chain[] = {{1, 8, 1, 3, 4}, {1, 8, 1, 0, 1}, {1, 8, 1, 3, 4},
-                                   {1, 8, 1, 1, 2}, {1, 8, 1, 3, 4}, {1, 8, 1, 2, 8}},
-                        one = {1, 8, 1, 0, 1};
+    static const layout chain[] = {{1, 8, 1, 3, 4, 0}, {1, 8, 1, 0, 1, 0}, {1, 8, 1, 3, 4, 0},
+                                   {1, 8, 1, 1, 2, 0}, {1, 8, 1, 3, 4, 0}, {1, 8, 1, 2, 8, 0}},
+                        one = {1, 8, 1, 0, 1, 0};
     char *text = mixture_text(8, 0);
     test_defer(t, free, text);
     parts_of_step = PARTS;
     how = (zf_training){.clip = 0.5, .sections = {.tensor = 1, .expert = 8}};
     check_chain(t, text, chain, (int)(sizeof chain / sizeof *chain), &one);
+}
+
+/* Ranks that share sequences have the rows of their tokens, and share experts with those that have the
+ * same tokens of other sequences. */
+static void check_context(test *t, zf_context_kind kind, const layout *chain, int count)
+{
+    how = (zf_training){.context_kind = kind, .sections.context = 4};
+    check_experts(t, mixture_text(4, 0), 1, chain, count);
+}
+
+TEST_ONCE(expert_layouts_of_ranks_that_share_sequences)
+{
+    static const layout chain[] = {{1, 4, 1, 3, 4, 2}, {1, 4, 1, 0, 1, 1}, {1, 4, 1, 1, 2, 2},
+                                   {2, 4, 1, 2, 4, 1}, {1, 4, 1, 2, 1, 2}};
+    check_context(t, ZF_CONTEXT_GATHER, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+TEST_ONCE(expert_layouts_of_ranks_that_share_halves_of_sequences)
+{
+    static const layout chain[] = {{1, 4, 1, 3, 2, 2}, {1, 4, 1, 0, 1, 1}, {1, 4, 1, 0, 4, 2}};
+    check_context(t, ZF_CONTEXT_ZIGZAG, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+/* Of two parts of the batch: layers, sequences and experts are shared at once; and stages. */
+static void check_axes(test *t, zf_context_kind kind, zf_dtype dtype, const layout *chain, int count)
+{
+    static const layout whole = {1, 2, 1, 0, 1, 1};
+    char *text = mixture_text(4, 0);
+    test_defer(t, free, text);
+    parts_of_step = 4;
+    how = (zf_training){.precision.dtype = dtype,
+                        .context_kind = kind,
+                        .sequence = "none",
+                        .sections = {.tensor = 2, .context = 2, .expert = 2},
+                        .clip = 0.5};
+    check_chain(t, text, chain, count, &whole);
+}
+
+TEST_ONCE(expert_layouts_of_four_axes)
+{
+    static const layout chain[] = {{1, 2, 2, 3, 2, 2}, {2, 2, 1, 1, 1, 2}, {1, 2, 1, 0, 1, 1},
+                                   {1, 2, 2, 0, 2, 2}, {2, 2, 1, 2, 2, 2}};
+    check_axes(t, ZF_CONTEXT_RING, ZF_F32, chain, (int)(sizeof chain / sizeof *chain));
+}
+
+TEST_ONCE(expert_layouts_of_four_axes_in_16_bits)
+{
+    static const layout chain[] = {{1, 2, 2, 1, 2, 2}, {1, 2, 1, 0, 1, 1}, {2, 2, 1, 3, 2, 2}};
+    check_axes(t, ZF_CONTEXT_GATHER, ZF_BF16, chain, (int)(sizeof chain / sizeof *chain));
 }

@@ -25,7 +25,6 @@ refuses 'sections on ranks that they do not divide' \
     --sections expert=8
 refuses 'sections that experts do not divide' '--sections expert=S: S must be a multiple of --expert' experts --expert 2 \
     --sections expert=3
-refuses 'experts and sequences' '--expert and --context exclude each other' experts --expert 2 --context 2
 fitted() {
     ends 0 experts --expert 2 --dump "$work/unlimited" --report "$work/report.json" &&
         limit=$(($(sed -n 's/^  "predicted_peak_bytes": \(.*\),$/\1/p' "$work/report.json") - 1)) &&

@@ -30,7 +30,7 @@ static zf_graph *build(void)
 /* Four ranks along tensor have their columns of `out`, the weight of the output of attention. */
 static void check_cut(test *t, const char *out)
 {
-    static const layout four = {1, 1, 4, 0, 0};
+    static const layout four = {1, 1, 4, 0, 0, 0};
     zf_graph *g = build();
     now = &four;
     OK(t, change(g), zf_graph_error(g));
@@ -42,7 +42,7 @@ static void check_cut(test *t, const char *out)
 static void check_family(test *t, const zf_causal_config *c, const char *out, const layout *chain,
                          int count)
 {
-    static const layout one = {1, 1, 1, 0, 0};
+    static const layout one = {1, 1, 1, 0, 0, 0};
     parts_of_step = PARTS;
     built = *c, team_builds = build;
     check_cut(t, out);
@@ -50,9 +50,9 @@ static void check_family(test *t, const zf_causal_config *c, const char *out, co
     team_builds = NULL;
 }
 
-static const layout two[] = {{1, 1, 2, 0, 0}}, four[] = {{1, 1, 4, 0, 0}},
-                    staged[] = {{1, 1, 4, 0, 0}, {2, 1, 2, 1, 0}},
-                    sharded[] = {{1, 1, 1, 0, 0}, {1, 2, 2, 3, 0}};
+static const layout two[] = {{1, 1, 2, 0, 0, 0}}, four[] = {{1, 1, 4, 0, 0, 0}},
+                    staged[] = {{1, 1, 4, 0, 0, 0}, {2, 1, 2, 1, 0, 0}},
+                    sharded[] = {{1, 1, 1, 0, 0, 0}, {1, 2, 2, 3, 0, 0}};
 
 /* q has more columns than k and v. */
 TEST_ONCE(families_share_layers_of_phi3)
@@ -144,7 +144,7 @@ TEST_ONCE(families_keep_attention_whole)
  * could share, and a larger one is cut. */
 TEST_ONCE(families_share_adapters_of_joined_layers)
 {
-    static const layout one = {1, 1, 1, 0, 0};
+    static const layout one = {1, 1, 1, 0, 0, 0};
     for (int rank = 2; rank <= 8 && !t->failed; rank += 6) {
         how = (zf_training){.clip = 0.5, .sections.tensor = 2};
         how.lora.rank = rank, how.lora.targets = "qkv_proj";

@@ -18,7 +18,7 @@ static char *model_text(void)
 
 static void check_layouts(test *t, const layout *chain, int count)
 {
-    static const layout one = {1, 1, 1, 0, 0};
+    static const layout one = {1, 1, 1, 0, 0, 0};
     char *text = model_text();
     test_defer(t, free, text);
     check_chain(t, text, chain, count, &one);
@@ -26,10 +26,10 @@ static void check_layouts(test *t, const layout *chain, int count)
 
 TEST_ONCE(layouts_share_a_checkpoint)
 {
-    static const layout chain[] = {{2, 2, 2, 3, 0}, {1, 1, 1, 0, 0}, {2, 2, 2, 3, 0},
-                                   {1, 8, 1, 2, 0}, {2, 2, 2, 3, 0}, {1, 4, 2, 0, 0},
-                                   {2, 2, 2, 3, 0}, {1, 3, 1, 1, 0},
-                                   {4, 1, 2, 1, 0}, {2, 3, 1, 3, 0}, {2, 1, 2, 0, 0}};
+    static const layout chain[] = {{2, 2, 2, 3, 0, 0}, {1, 1, 1, 0, 0, 0}, {2, 2, 2, 3, 0, 0},
+                                   {1, 8, 1, 2, 0, 0}, {2, 2, 2, 3, 0, 0}, {1, 4, 2, 0, 0, 0},
+                                   {2, 2, 2, 3, 0, 0}, {1, 3, 1, 1, 0, 0},
+                                   {4, 1, 2, 1, 0, 0}, {2, 3, 1, 3, 0, 0}, {2, 1, 2, 0, 0, 0}};
     parts_of_step = PARTS;
     how = (zf_training){.clip = 0.5, .ema.decay = 0.9, .sections.tensor = 2};
     check_layouts(t, chain, (int)(sizeof chain / sizeof *chain));
@@ -37,7 +37,7 @@ TEST_ONCE(layouts_share_a_checkpoint)
 
 TEST_ONCE(layouts_share_a_checkpoint_of_16_bits)
 {
-    static const layout chain[] = {{2, 2, 2, 1, 0}, {4, 2, 1, 3, 0}, {1, 2, 2, 2, 0}};
+    static const layout chain[] = {{2, 2, 2, 1, 0, 0}, {4, 2, 1, 3, 0, 0}, {1, 2, 2, 2, 0, 0}};
     parts_of_step = PARTS;
     how = (zf_training){.precision = {.dtype = ZF_F16, .scale = 1024},
                         .clip = 0.5,
@@ -50,8 +50,8 @@ TEST_ONCE(layouts_share_a_checkpoint_of_16_bits)
  * rank. */
 TEST_ONCE(layouts_of_whole_attention_in_16_bits)
 {
-    static const layout chain[] = {{1, 1, 2, 0, 0}, {1, 1, 1, 0, 0}, {1, 2, 2, 3, 0}},
-                        one = {1, 1, 1, 0, 0};
+    static const layout chain[] = {{1, 1, 2, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {1, 2, 2, 3, 0, 0}},
+                        one = {1, 1, 1, 0, 0, 0};
     zf_causal_config c;
     zf_error error = {ZF_OK, ""};
     char *text;
@@ -71,7 +71,7 @@ TEST_ONCE(layouts_of_whole_attention_in_16_bits)
  * layers of OLMo 2 read without a norm. */
 TEST_ONCE(layouts_of_stages_without_scopes)
 {
-    static const layout staged = {2, 1, 2, 0, 0}, one = {1, 1, 1, 0, 0};
+    static const layout staged = {2, 1, 2, 0, 0, 0}, one = {1, 1, 1, 0, 0, 0};
     zf_causal_config c;
     zf_error error = {ZF_OK, ""};
     char *text;
@@ -162,7 +162,8 @@ static void check_whole_values(test *t, const char *text, const layout *layouts,
 
 TEST_ONCE(layouts_read_and_write_whole_values)
 {
-    static const layout layouts[] = {{2, 2, 2, 3, 0}, {4, 1, 1, 0, 0}, {1, 2, 2, 0, 0}, {1, 1, 1, 0, 0}};
+    static const layout layouts[] = {
+        {2, 2, 2, 3, 0, 0}, {4, 1, 1, 0, 0, 0}, {1, 2, 2, 0, 0, 0}, {1, 1, 1, 0, 0, 0}};
     char *text = model_text();
     test_defer(t, free, text);
     parts_of_step = PARTS;
@@ -173,8 +174,8 @@ TEST_ONCE(layouts_read_and_write_whole_values)
 /* Stages have the sums of gradients of all micro-batches. */
 TEST_ONCE(layouts_read_gradients_of_stages)
 {
-    static const layout layouts[] = {{2, 2, 2, 3, 0}, {4, 1, 1, 0, 0}, {2, 2, 1, 1, 0},
-                                     {2, 1, 2, 0, 0}, {1, 1, 1, 0, 0}};
+    static const layout layouts[] = {{2, 2, 2, 3, 0, 0}, {4, 1, 1, 0, 0, 0}, {2, 2, 1, 1, 0, 0},
+                                     {2, 1, 2, 0, 0, 0}, {1, 1, 1, 0, 0, 0}};
     char *text = model_text();
     test_defer(t, free, text);
     parts_of_step = PARTS;
@@ -199,7 +200,8 @@ static char *joined_text(int64_t heads)
 TEST_ONCE(layouts_read_and_write_whole_pieces)
 {
     static const layout layouts[] = {
-        {2, 2, 2, 3, 0}, {2, 1, 2, 0, 0}, {1, 2, 2, 0, 0}, {2, 2, 1, 2, 0}, {1, 1, 1, 0, 0}};
+        {2, 2, 2, 3, 0, 0}, {2, 1, 2, 0, 0, 0}, {1, 2, 2, 0, 0, 0}, {2, 2, 1, 2, 0, 0},
+        {1, 1, 1, 0, 0, 0}};
     char *text = joined_text(4);
     test_defer(t, free, text);
     parts_of_step = 4;
@@ -211,7 +213,7 @@ TEST_ONCE(layouts_read_and_write_whole_pieces)
 TEST_ONCE(layouts_read_and_write_joined_adapters)
 {
     static const layout layouts[] = {
-        {2, 2, 2, 3, 0}, {1, 2, 2, 0, 0}, {2, 1, 2, 1, 0}, {1, 1, 1, 0, 0}};
+        {2, 2, 2, 3, 0, 0}, {1, 2, 2, 0, 0, 0}, {2, 1, 2, 1, 0, 0}, {1, 1, 1, 0, 0, 0}};
     char *text = joined_text(4);
     test_defer(t, free, text);
     parts_of_step = 4;
@@ -234,7 +236,7 @@ TEST_ONCE(layouts_read_and_write_joined_adapters)
 /* What has no whole value, or not as much. */
 TEST_ONCE(layouts_refuse_what_is_not_whole)
 {
-    static const layout pair = {2, 1, 1, 0, 0};
+    static const layout pair = {2, 1, 1, 0, 0, 0};
     static team m;
     char *text = model_text();
     float values[VALUES];
@@ -267,7 +269,7 @@ TEST_ONCE(layouts_refuse_what_is_not_whole)
  * another. */
 TEST_ONCE(layouts_refuse_parts_of_pieces)
 {
-    static const layout pair = {1, 1, 2, 0, 0};
+    static const layout pair = {1, 1, 2, 0, 0, 0};
     static const char name[] = "model.layers.0.self_attn.qkv_proj.weight";
     static team m;
     char *text = joined_text(4), expected[200];
@@ -322,7 +324,7 @@ static void count_differences(zf_store *a, zf_store *b, bool average, int *diffe
  * copy. */
 TEST_ONCE(layouts_copy_pieces)
 {
-    static const layout pair = {1, 1, 2, 0, 0};
+    static const layout pair = {1, 1, 2, 0, 0, 0};
     static team m, other, whole;
     char *text = joined_text(2), *kept = joined_text(1);
     int differ, all;

@@ -9,10 +9,10 @@
 
 enum { MOST = 1 << 15 };
 
-/* How ranks share a run; `pipe` is the slowest axis, and tensor the fastest. `expert` of the ranks
- * along data share experts; 0: none do. */
+/* How ranks share a run; `pipe` is the slowest axis, and tensor the fastest, after context. `expert`
+ * of the ranks along data share experts; 0: none do, and `context` ranks share sequences; 0: 1. */
 typedef struct layout {
-    int pipe, data, tensor, stage, expert;
+    int pipe, data, tensor, stage, expert, context;
 } layout;
 
 static const layout *now; /* of change */
@@ -25,6 +25,7 @@ static zf_status change(zf_graph *g)
     zf_training t = how;
     t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
     t.tensor = now->tensor, t.stages.ranks = now->pipe, t.expert = now->expert;
+    t.context = now->context;
     t.zero.world = now->data, t.zero.stage = now->stage;
     if (now->pipe > 1) t.offload.parameters = stages_in;
     t.zero.micro_batches = parts_of_step / now->data, t.zero.sum = ZF_SUM_PARTS;
@@ -51,11 +52,14 @@ static struct {
     int first, count;        /* steps */
 } task;                      /* of each rank */
 
+/* Ranks that have the same part of the batch, at one stage. */
+static int ranks_of_part(const layout *l) { return l->tensor * (l->context ? l->context : 1); }
+
 static void *run_rank(void *object)
 {
     member *m = object;
     zf_store *store = zf_program_store(m->program);
-    const int parts = parts_of_step / now->data, data = m->rank / now->tensor % now->data;
+    const int parts = parts_of_step / now->data, data = m->rank / ranks_of_part(now) % now->data;
     if (task.load && zf_load(store, task.load, NULL)) return NULL;
     for (int step = task.first; step < task.first + task.count; step++)
         for (int k = 0; k < parts; k++) {
@@ -75,17 +79,26 @@ static void gather(test *t, team *m, const char *text, int world, zf_status (*pa
     t->allocator = counts;
 }
 
+/* What a rank has sent over each axis is what its plan says. */
+static void check_sent(test *t, const zf_program *p)
+{
+    const zf_program_info info = zf_program_info_of(p);
+    CHECK(t, !task.count ||
+                 !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
+}
+
 /* What ranks in this layout do. The team remains. */
 static void run(test *t, team *m, const char *text, const layout *l)
 {
     now = l;
-    gather(t, m, text, l->pipe * l->data * l->tensor, change);
+    gather(t, m, text, l->pipe * l->data * ranks_of_part(l), change);
     for (int r = 0; r < m->world && !t->failed; r++)
         if (pthread_create(&m->members[r].thread, NULL, run_rank, &m->members[r])) abort();
     for (int r = 0; r < m->world && !t->failed; r++) pthread_join(m->members[r].thread, NULL);
     for (int r = 0; r < m->world && !t->failed; r++) {
         CHECK_TEXT(t, zf_program_error(m->programs[r]), "");
         CHECK_TEXT(t, zf_store_error(zf_program_store(m->programs[r])), "");
+        check_sent(t, m->programs[r]);
     }
 }
 

@@ -43,7 +43,7 @@ static void compare_all(test *t, zf_checkpoint *c, zf_store *one, bool states)
 static void check_layout(test *t, const zf_causal_config *config, const layout *l, const char *path,
                          const char *role, team *one)
 {
-    static const layout alone = {1, 1, 1, 0, 0};
+    static const layout alone = {1, 1, 1, 0, 0, 0};
     static team some;
     char *text = text_of(config);
     zf_error error = {ZF_OK, ""};
@@ -94,7 +94,7 @@ static void check_export(test *t, const zf_causal_config *config, const layout *
 
 TEST_ONCE(streams_of_stages_shards_and_boxes)
 {
-    static const layout l = {2, 2, 2, 3, 0};
+    static const layout l = {2, 2, 2, 3, 0, 0};
     const zf_causal_config c = small(ZF_CAUSAL_LLAMA, true);
     how = (zf_training){.clip = 0.5, .sections.tensor = 2};
     check_export(t, &c, &l, NULL, ZF_F32);
@@ -103,7 +103,7 @@ TEST_ONCE(streams_of_stages_shards_and_boxes)
 /* Boxes in pieces of a weight that joins products, rounded. */
 TEST_ONCE(streams_of_joined_weights)
 {
-    static const layout l = {2, 1, 2, 1, 0};
+    static const layout l = {2, 1, 2, 1, 0, 0};
     const zf_causal_config c = small(ZF_CAUSAL_PHI3, false);
     how = (zf_training){.clip = 0.5, .sections.tensor = 2};
     check_export(t, &c, &l, NULL, ZF_BF16);
@@ -111,7 +111,7 @@ TEST_ONCE(streams_of_joined_weights)
 
 TEST_ONCE(streams_of_master_weights)
 {
-    static const layout l = {1, 2, 2, 3, 0};
+    static const layout l = {1, 2, 2, 3, 0, 0};
     const zf_causal_config c = small(ZF_CAUSAL_LLAMA, false);
     how = (zf_training){.precision = {.dtype = ZF_F16, .scale = 1024}, .sections.tensor = 2};
     check_export(t, &c, &l, "master", ZF_F32);
@@ -128,7 +128,7 @@ static void check_refused(test *t, const char *path, const char *role, const cha
 /* Of states those with the role are read, and all parts must have it. */
 TEST_ONCE(streams_of_averages)
 {
-    static const layout l = {1, 2, 2, 3, 0};
+    static const layout l = {1, 2, 2, 3, 0, 0};
     static char path[300];
     static team one;
     const zf_causal_config c = small(ZF_CAUSAL_LLAMA, false);

@@ -58,7 +58,8 @@ static int32_t zfi_choices_of_all(zfi_choices_apart *c, int32_t id)
 /* Choices that no capacity drops; others are of no expert. */
 static int32_t zfi_choices_left(zf_graph *g, const zfi_node *old, int32_t all)
 {
-    const zf_tensor choices = {g, old->args[0]}, slots = zfi_saved((zf_tensor){g, all}, ZFI_ROWS_SLOTS);
+    const zf_tensor choices = {g, old->args[0]},
+                    slots = zfi_saved((zf_tensor){g, all}, ZFI_ROWS_SLOTS);
     const double rows = (double)ZF_INT(old, expert_rows, rows),
                  experts = (double)ZF_INT(old, expert_rows, experts);
     return zf_where(zf_less(slots, zf_constant(g, ZF_I32, ZF_SCALAR, rows)), choices,

@@ -93,6 +93,17 @@ static void zfi_find_gradients(zfi_zero *z)
     }
 }
 
+/* The node that adds up rows of experts, before what adds ranks along context and along expert to it
+ * (passes/experts.c), and rounds. */
+static const zfi_node *zfi_sum_of_rows(const zf_graph *g, const zfi_node *sum)
+{
+    while (sum->op == ZF_OP_cast || sum->op == ZF_OP_all_reduce || sum->op == ZF_OP_sum ||
+           sum->op == ZF_OP_add || sum->op == ZF_OP_chain || sum->op == ZF_OP_slice ||
+           sum->op == ZF_OP_send)
+        sum = &g->nodes[sum->args[0]];
+    return sum;
+}
+
 /* Notes of which parameters the gradients are sums of sections (ops/grouped_linear.c). */
 static void zfi_find_sections(zfi_zero *z)
 {
@@ -103,7 +114,7 @@ static void zfi_find_sections(zfi_zero *z)
         const zf_attribute *sections;
         if (node->op != ZF_OP_gradient) continue;
         param = &g->nodes[node->args[0]], sum = &g->nodes[zfi_raw_gradient(g, node->args[1])];
-        if (sum->op == ZF_OP_cast) sum = &g->nodes[sum->args[0]];
+        sum = zfi_sum_of_rows(g, sum);
         sections =
             zfi_attribute_of(g, sum, "sources") ? zfi_attribute_of(g, sum, "sections") : NULL;
         if (sections) z->cut.sections[node->args[0]] = (int32_t)sections->i;

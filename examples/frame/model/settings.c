@@ -368,8 +368,6 @@ static const char *wrong_experts(const settings *o)
     if (t->expert < 2 && t->sections.expert < 2) return NULL;
     if (t->expert > 1 && t->sections.expert && t->sections.expert % t->expert)
         return "--sections expert=S: S must be a multiple of --expert";
-    if (t->context > 1 || t->sections.context > 1)
-        return "--expert and --context exclude each other";
     return NULL;
 }
 

@@ -74,13 +74,13 @@ build/debug/%:    private MODE = -Og -g3 $(DOUBTFUL)
 build/clang/%:    private override CC = clang
 build/clang/%:    private MODE = -DRANDOM_FIRST=101 -DRANDOM_GRAPHS=150 -DMUTANTS=70 -DTEST_ONE_IN=3 \
                              -DTEST_TURN=1
-build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=60 -DMUTANTS=70 \
+build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=30 -DMUTANTS=70 \
                              -DTEST_ONE_IN=3 -DTEST_TURN=2 -DOOM_REFUSALS=8 -DOOM_SPARSE=0 $(SCALAR) \
                              $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
 # ThreadSanitizer finds little in graphs that one thread runs, and is slow there.
-build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=12 -DBERT_STEPS=3 \
+build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=6 -DBERT_STEPS=3 \
                              -DTEST_ONE_IN=6 $(PORTABLE) $(SANITIZED)
 build/fuzz/%:     private MODE = $(FUZZ_LEVEL) -g1 -fsanitize=fuzzer-no-link,address,undefined $(PORTABLE) \
                              $(SANITIZED)

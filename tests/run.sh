@@ -196,16 +196,16 @@ same_tokens() {
     done
     [ "$(wc -l < "$work/zeroflow.h")" -gt 1000 ] && cmp "$work/zeroflow.h" "$work/dist-zeroflow.h"
 }
-# What only plans gives the same from any compiler, and large models go the way of small ones.
+# What only plans gives the same from any compiler, and large models go the way of small ones. Some tests
+# measure how fast large products are, which takes long under a sanitizer.
 large='-bert_plan_small -bert_plan_medium -bert_plan_base'
-# So do layouts that are drawn, of which there are more here.
+measured='-cost_alone -cost_of_ranks'
+# Wrong arguments are for AddressSanitizer. Layouts are drawn, of which there are more here.
 run_clang() {
     export DRAWN_RUNS=40
-    suite_again build/clang/tests --times $large
+    suite_again build/clang/tests --times $large $measured -arguments_of_every_function
 }
-# Some tests measure how fast large products are, which takes long in this build. Two halves, for two
-# cores.
-measured='-cost_alone -cost_of_ranks'
+# Two halves, for two cores.
 run_asan() { in_refusals build/asan/tests --part=1/2 $large $measured; }
 run_more_asan() { in_refusals build/asan/tests --part=2/2 $large $measured; }
 run_ubsan() { suite_again build/ubsan/tests --times $large; }

@@ -363,11 +363,13 @@ static void zfi_spread_sources(zfi_spreading *c)
                         (long long)sources->i, (int)(ranks > 1 ? ranks : 1));
 }
 
-/* Operand k has one element at dimension d, in the whole as well, which fits all of others. */
+/* Operand k has one element at dimension d, in the whole as well, which fits all of others, of an
+ * operator that broadcasts. */
 static bool zfi_is_broadcast_along(const zf_graph *g, const zfi_node *node, const zfi_cuts *cuts,
                                    int32_t k, int32_t d)
 {
     const zfi_node *x = &g->nodes[node->args[k]];
+    if (!cuts->broadcast[k] && !(g->records[node->op]->traits & ZF_OP_ELEMENTWISE)) return false;
     return zfi_cut_broadcasts(cuts, k, d) && x->shape.dims[d] == 1 && !x->spread.at[d];
 }
 

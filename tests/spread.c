@@ -360,6 +360,8 @@ TEST(spread_one_element_is_cut_where_a_reshape_says_so)
          "%3 is cut over tensor at dimension 2, along which add is not to be cut"},
         {"%7 = input \"y\" : f32[2,3,1@context,8]\n%8 = add %3, %7 : f32[2,3,1@tensor,8]\n",
          "%3 is cut over tensor, and %7 is not cut alike at dimension 2"},
+        {"%7 = input \"y\" : f32[2,3,1,8]\n%8 = softmax_grad %3, %7 : f32[2,3,1@tensor,8]\n",
+         "%3 is cut over tensor, and %7 is not cut alike at dimension 2"},
         {"%7 = broadcast %3 {shape=[2,3,2,8]} : f32[2,3,2,8]\n",
          "%3 is cut over tensor at dimension 2, along which broadcast is not to be cut"},
         {"%7 = attention %1, %1, %1, %4 {heads=2 scale=1} : f32[2,3,8@tensor]\n",

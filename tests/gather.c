@@ -482,7 +482,7 @@ TEST(gather_cuts_are_checked)
     write_model(text, "f32");
     source = NULL;
     check_refused(t, text, TRAINS "context parts=4",
-                  "heads and key-value heads must be multiples of that");
+                  "4 heads and 2 of keys, which 4 sections along context do not divide");
     check_refused(t,
                   "%1 = input \"x\" : f32[4,8]\n%2 = param \"w\" : f32[6,8]\n"
                   "%3 = param \"b\" : f32[6]\n%4 = linear %1, %2, %3 : f32[4,6]\noutput %4 \"y\"\n",

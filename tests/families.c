@@ -105,7 +105,8 @@ TEST_ONCE(families_share_layers_of_olmo2)
     }
 }
 
-/* What sections do not divide stays whole, and is no error: 3 heads. */
+/* What sections do not divide stays whole, and is no error: 3 heads. So does a weight of which DoRA
+ * reads whole rows. */
 TEST_ONCE(families_keep_attention_whole)
 {
     static const struct {
@@ -125,7 +126,7 @@ TEST_ONCE(families_keep_attention_whole)
         zf_training d = {.tensor = 2, .zero.world = 1};
         zf_plan plan;
         if (!g) abort();
-        if (all[k].adapts) d.lora.rank = 2, d.lora.targets = all[k].adapts;
+        if (all[k].adapts) d.lora.rank = 2, d.lora.dora = true, d.lora.targets = all[k].adapts;
         c.heads = all[k].heads, c.kv_heads = k == 2 ? 1 : all[k].heads;
         c.rotated = all[k].rotated;
         llm_build(g, &c, &(sample_shape){.batch = 1, .sequence = TOKENS}, SAMPLE_TRAIN);

@@ -11,7 +11,7 @@
 # counts its passes apart, as runs again; a failure there is a failure.
 #
 # Lists are split into words on purpose.
-# shellcheck disable=SC2086
+# shellcheck disable=SC2046,SC2086
 set -u
 export LC_ALL=C
 

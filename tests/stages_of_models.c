@@ -10,7 +10,7 @@
 
 enum { BATCH = 2, STEPS = 2, DEEP = 4, MOST = 1 << 15 };
 
-typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
+typedef enum kind { LLAMA, LLAMA_TIED, GEMMA, GPT, BERT, KINDS } kind;
 
 static zf_tensor build(zf_graph *g, kind of)
 {
@@ -27,9 +27,9 @@ static zf_tensor build(zf_graph *g, kind of)
         b.vocab = VOCAB, b.hidden = 32, b.layers = DEEP, b.heads = 4, b.intermediate = 48;
         b.positions = 16;
         bert_build(g, &b, &shape, SAMPLE_TRAIN);
-    } else if (llm_config_load("15m", &l, &error)) {
+    } else if (llm_config_load(of == GEMMA ? "tests/golden/llm/gemma3" : "15m", &l, &error)) {
         l.vocab = VOCAB, l.hidden = 32, l.layers = DEEP, l.heads = 4, l.kv_heads = 2, l.width = 8;
-        l.intermediate = 48, l.positions = 16, l.tied = of == LLAMA_TIED;
+        l.intermediate = 48, l.positions = 16, l.tied = of == LLAMA_TIED || of == GEMMA;
         llm_build(g, &l, &shape, SAMPLE_TRAIN);
     }
     return zf_graph_find(g, "loss");
@@ -194,12 +194,16 @@ TEST_ONCE(stages_of_models_with_other_passes)
     const zf_training again = {.clip = 0.5, .recompute.mode = ZF_RECOMPUTE_LAYERS};
     const zf_training f16 = {.clip = 0.5, .precision = {.dtype = ZF_F16, .scale = 1024}};
     const zf_training lamb = {.clip = 0.5, .optimizer = ZF_LAMB, .ema.decay = 0.9};
+    /* What makes the results of norms is of the section of the gradients of weights. */
+    zf_training zero_bubble = again;
+    zero_bubble.stages.schedule.kind = ZF_PIPE_ZB_H1;
+    zero_bubble.zero.world = 1, zero_bubble.zero.micro_batches = 4;
     /* Of the embedding's gradient one addend comes from the last stage, and of what is packed with
      * it another from the next one */
     const zf_training sections = {
         .clip = 0.5, .sections.tensor = 2, .zero = {.world = 1, .micro_batches = 4}};
     const made ways[] = {{GPT, 0, 1, again}, {LLAMA_TIED, 0, 1, f16}, {BERT, 0, 1, lamb},
-                         {GPT, 0, 4, sections}};
+                         {GPT, 0, 4, sections}, {GEMMA, 0, 4, zero_bubble}};
     models(t, ways, (int)(sizeof ways / sizeof ways[0]));
 }
 

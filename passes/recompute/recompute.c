@@ -47,14 +47,14 @@ static void zfi_put_above(zfi_remaker *m, int32_t id)
     m->placed[id] = true;
 }
 
-/* Recomputes the result of a node from its saved value; if a node of this layer computes it anyway,
- * uses that, which reads what the forward pass has made. */
+/* Recomputes the result of a node from its saved value; if a node of this layer computes it anyway, no
+ * later than in this section, uses that, which reads what the forward pass has made. */
 static int32_t zfi_remake_inverse(zfi_remaker *m, int32_t id, int32_t layer)
 {
     zf_graph *g = m->r->graph;
     int32_t left = zfi_makes_result(m->r, id), inverse = m->r->of[id].inverse;
     zfi_put_above(m, left);
-    if (!inverse || m->r->of[inverse].layer != layer)
+    if (!inverse || m->r->of[inverse].layer != layer || g->nodes[inverse].task > g->in_task)
         return zfi_record_of(g, id)->remake(g, id, left);
     zfi_put_above(m, inverse);
     return inverse;

@@ -28,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 10, MOST_PLANS = 40, MOST_LAYOUTS = 1 << 16, MOST_CHUNKS = 4 };
+enum { ROWS = 10, MOST_PLANS = 40, MOST_DEALT = 3, MOST_LAYOUTS = 1 << 16, MOST_CHUNKS = 4 };
 
 typedef struct layout {
     int64_t tensor, pipe, data, expert, batch, micro_batches;
@@ -59,7 +59,7 @@ typedef struct finder {
     int32_t count, tried, large; /* large: left out by their bytes */
     found rows[ROWS];
     int32_t found;
-    layout fits[MOST_PLANS + ROWS]; /* all that fit; */
+    layout fits[MOST_PLANS + MOST_DEALT]; /* all that fit; */
     found large_ones[MOST_PLANS];   /* those that were too large */
     int32_t fit_count, large_count;
     layout probed[MOST_PLANS]; /* whose smallest kin was planned */
@@ -408,7 +408,7 @@ static void deal_layers(finder *f)
 {
     const char *given = f->o->t.stages.layers;
     int32_t tried = 0;
-    for (int32_t k = 0; k < f->large_count && tried < ROWS && !(given && *given); k++) {
+    for (int32_t k = 0; k < f->large_count && tried < MOST_DEALT && !(given && *given); k++) {
         found *large = &f->large_ones[k], row;
         if (!large->room || f->o->memory) continue;
         if (f->found == ROWS && large->seconds >= f->rows[ROWS - 1].seconds) continue;

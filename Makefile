@@ -39,7 +39,9 @@ LIBRARY  = zeroflow.h $(wildcard api/*.h \
              $(addsuffix /*.c,base graph cpu io options options/* ops ir passes passes/* \
                plan store comm run/* nn nn/*))
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu cuda/*/*.cu cuda/*/*.h ops/*.cu)
-TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
+TESTS    = tests/inside/unit.c $(filter-out \
+             $(patsubst %,tests/%/%,consumers cuda docs emulation fuzz hip inside mpi),\
+             $(wildcard tests/*/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c examples/models/*.c))
@@ -65,7 +67,8 @@ all: $(PROGRAMS) ## build the programs (the default; CUDA=1, HIP=1: those for a 
 VARIANTS = build build/quick build/debug build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
            build/cuda build/hip build/neon
 
-# Of what long tests cross, this build, clang's and AddressSanitizer's take a third each (tests/test.h).
+# Of what long tests cross, this build, clang's and AddressSanitizer's take a third each
+# (tests/support/test.h).
 build/obj/tests/%: private MODE = -DTEST_ONE_IN=3 -DRANDOM_GRAPHS=50 -DMUTANTS=100
 # Compiles the library in two seconds. Its kernels are slow.
 build/quick/%:    private override CC = $(or $(shell command -v clang),gcc)
@@ -90,7 +93,7 @@ build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 # For Arm, run by qemu. It is the single header that is compiled: it needs no other.
 build/neon/%:     private override CC = aarch64-linux-gnu-gcc
 build/neon/%:     private MODE = -O1 $(DOUBTFUL) -DZF_WITHOUT_PCRE2 -DTEST_ONE_IN=6 \
-                                 -DZF_HEADER='"../dist/zeroflow.h"'
+                                 -DZF_HEADER='"dist/zeroflow.h"'
 build/neon/%:     private LDFLAGS = -static
 build/neon/%:     private PCRE2 =
 
@@ -169,24 +172,26 @@ build/hip/obj/nccl/%.o: %.c build/.found Makefile
 build/hip/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) tools/hip.sh Makefile | build/.needs-hip
 	$(COMPILE_HIP) zeroflow_cuda.cu
 
-# Of each architecture a code object, and what its kernels take (tests/hip.sh reads it).
+# Of each architecture a code object, and what its kernels take (tests/hip/run.sh reads it).
 HIP_ARCHS  = gfx90a gfx942 gfx1030 gfx1100
 build/hip-check/%.co: zeroflow.h $(DEVICE) tools/hip.sh Makefile | build/.needs-hip
 	$(call say,hip) mkdir -p $(@D); sh tools/hip.sh $* -O3 -Wall -Wextra $(WERROR) --cuda-device-only \
 	    --no-gpu-bundle-output -x hip -I. -c -o $@ zeroflow_cuda.cu
 hip-check: $(HIP_ARCHS:%=build/hip-check/%.co) ## compile for AMD's devices, which needs none, and read what kernels take
-	@for arch in $(HIP_ARCHS); do sh tests/hip.sh $$arch build/hip-check/$$arch.co || exit; done
-	@sh tests/hip.sh rccl
-	@sh tests/hip.sh texts
+	@for arch in $(HIP_ARCHS); do sh tests/hip/run.sh $$arch build/hip-check/$$arch.co || exit; done
+	@sh tests/hip/run.sh rccl
+	@sh tests/hip/run.sh texts
 
 # The same without a GPU: build/emulated, where g++ compiles the device's code for the CPU
-# (tests/emulation/block.cpp). tests/cuda.c runs on either.
+# (tests/emulation/block.cpp). tests/cuda/ops.c runs on either.
 CXX          ?= g++
 CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
 # Without nccl.h, sources about ranks are left out.
 NCCL_SOURCE   = $(if $(NCCL_HEADER),zeroflow_nccl.c)
-CUDA_TESTS    = tests/cuda.c tests/iteration.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c %/axes.c %/along.c),$(wildcard tests/cuda/*.c))
+CUDA_TESTS    = tests/rlhf/iteration.c \
+                $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c %/axes.c %/along.c), \
+                             $(wildcard tests/cuda/*.c))
 # fmaf as an instruction, where there is one: the same numbers.
 FMA          := $(if $(shell grep -sw fma /proc/cpuinfo),-mfma)
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
@@ -209,7 +214,7 @@ build/emulated/asan/%: private MODE = -DEMULATION -fsanitize=address,bounds,shif
 build/emulated/asan/%: private WERROR =
 build/emulated/%:      private BLAS = -lstdc++
 build/cuda/tests:      private BLAS = $(if $(NCCL_SOURCE),-lnccl) $(CUDA_LIBS)
-build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/main.c $(CUDA_TESTS) \
+build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/support/main.c $(CUDA_TESTS) \
                          $(NCCL_SOURCE)) build/cuda/obj/zeroflow_cuda.o build/cuda/libparts.a \
                        build/cuda/libzeroflow.a
 	$(LINK)
@@ -246,8 +251,9 @@ COMPILE   = $(call say,compile) mkdir -p $(@D); \
 # Tests, and in builds that are there for them the samples, are compiled in a third of the time
 # without optimization, and run little of their own code, but those that compute much. inside.c has
 # the library in it.
-COMPUTING = $(foreach t,ops comm attention attention_blocks logp head half numbers,%/tests/$t.o)
-PLAIN     = $(if $(filter-out %/tests/inside.o,$(filter build/obj/tests/%.o \
+COMPUTING = $(foreach t,ops/ops ranks/comm attention/attention attention/attention_blocks ops/logp \
+                ops/head ops/half support/numbers,%/tests/$t.o)
+PLAIN     = $(if $(filter-out %/tests/inside/unit.o,$(filter build/obj/tests/%.o \
               $(foreach v,clang asan ubsan tsan neon fuzz,build/$v/obj/tests/%.o \
                   build/$v/obj/examples/%.o build/$v/obj/tools/%.o),$@)), \
               $(if $(filter $(COMPUTING),$@),-O1,-O0) $(DOUBTFUL))
@@ -286,7 +292,7 @@ endef
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
 
 # The tests contain the implementation, in inside.c; those of CUDA are separate and link it. Their
-# samples and their library allocate through tests/main.c, and report their messages to it.
+# samples and their library allocate through tests/support/main.c, and report their messages to it.
 OBJCOPY = objcopy
 build/neon/libtested.a: private OBJCOPY = aarch64-linux-gnu-objcopy
 HOOKED  = malloc calloc realloc snprintf vsnprintf strcmp
@@ -294,10 +300,10 @@ HOOKED  = malloc calloc realloc snprintf vsnprintf strcmp
 	$(if $V,,@)$(OBJCOPY) $(foreach f,$(HOOKED),--redefine-sym $f=test_$f) $< $@
 
 # Calls of every public function, from their declarations.
-build/arguments.h: tests/arguments.awk $(DECLARED)
-	$(call say,write) mkdir -p build; awk -f tests/arguments.awk $(filter %.h,$^) > $@.part
+build/arguments.h: tests/graph/arguments.awk $(DECLARED)
+	$(call say,write) mkdir -p build; awk -f tests/graph/arguments.awk $(filter %.h,$^) > $@.part
 	@mv $@.part $@
-$(VARIANTS:%=%/obj/tests/arguments.o) build/blas/obj/tests/arguments.o: build/arguments.h
+$(patsubst %,%/obj/tests/graph/arguments.o,$(VARIANTS) build/blas): build/arguments.h
 
 define tested
 $1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libtested.a
@@ -306,7 +312,8 @@ endef
 $(foreach v,$(filter-out build/cuda build/hip build/neon,$(VARIANTS)),$(eval $(call tested,$v)))
 # Those of kernels.
 build/neon/tests: $(patsubst %,build/neon/obj/%.o,tools/pass \
-                    $(addprefix tests/,main inside disk numbers half rows attention ops))
+                    $(addprefix tests/,attention/attention inside/unit ops/half ops/ops ops/rows \
+                                support/disk support/main support/numbers))
 	$(LINK)
 
 # Each example is a whole program and carries the implementation. Here all link one; the tests build
@@ -321,8 +328,8 @@ build/blas/%: private MODE = -O0 $(PORTABLE) $(DOUBTFUL) -DZEROFLOW_CBLAS -DTEST
 build/blas/%: private BLAS = -lopenblas
 build/blas/obj/%.o: %.c Makefile | build/.needs-test-all
 	$(COMPILE) -I. $<
-build/blas/tests: build/blas/obj/tests/inside.o build/libtested.a \
-                  $(patsubst %.c,build/obj/%.o,$(filter-out %/inside.c,$(TESTS)))
+build/blas/tests: build/blas/obj/tests/inside/unit.o build/libtested.a \
+                  $(patsubst %.c,build/obj/%.o,$(filter-out %/inside/unit.c,$(TESTS)))
 	$(LINK)
 
 # Programs that run as processes are compiled by mpicc.
@@ -346,7 +353,7 @@ $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
 $1/obj/%.o: %.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
-$1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
+$1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/support/main.c $(CUDA_TESTS) \
               examples/frame/options/device.c $(EMULATION) zeroflow_cuda.cu $(NCCL_SOURCE))) $2
 	$$(LINK)
 endef
@@ -359,8 +366,9 @@ build/emulated/bert: build/emulated/obj/examples/bert/main.o $(ON_EMULATED)
 $(BENCHES:%=build/emulated/%): build/emulated/%: build/emulated/obj/%.o $(ON_EMULATED)
 	$(LINK)
 $(eval $(call emulated,build/emulated,build/libparts.a build/libzeroflow.a))
-$(eval $(call emulated,build/emulated/asan,build/asan/obj/tests/inside.o \
-               build/asan/obj/tests/disk.o build/asan/obj/tests/numbers.o build/asan/libparts.a))
+$(eval $(call emulated,build/emulated/asan,build/asan/obj/tests/inside/unit.o \
+               build/asan/obj/tests/support/disk.o build/asan/obj/tests/support/numbers.o \
+               build/asan/libparts.a))
 
 -include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(EMULATED:%=%/obj) build/blas/obj) \
                       /dev/null -name '*.d')
@@ -423,8 +431,8 @@ test: build/.needs-test ## build and run the tests
 test-all: build/.needs-test-all ## the same, and all of them again in every other build
 	+@MAKE='$(MAKE)' sh tests/run.sh all
 
-quick: build/quick/tests ## the unit tests that the change touches (tests/touched.sh), without optimisation
-	@sh tests/touched.sh build/quick/tests
+quick: build/quick/tests ## the unit tests that the change touches, without optimisation
+	@sh tests/house/touched.sh build/quick/tests
 
 debug: build/debug/tests $(patsubst build/%,build/debug/%,$(SAMPLES:%=build/%) $(TOOLS:%=build/%)) ## programs and tests for gdb, in build/debug (tools/gdb/zeroflow.py prints graphs)
 
@@ -495,12 +503,12 @@ mutants: build/.needs-test ## plant mistakes one by one, each of which a test mu
 
 # SEED: of the first pair that is drawn.
 bits: build/bert build/gpt build/llm ## the same bits at every stage, bucket, prefetch and split (some minutes)
-	sh tests/bits.sh build/bert
+	sh tests/long/bits.sh build/bert
 
 kill: build/bert build/llm ## runs that are killed at random moments and resumed (some minutes)
-	sh tests/kill.sh build/bert 100
-	sh tests/kill.sh build/llm 50 layouts
-	for what in dpo grpo ppo; do sh tests/kill.sh build/llm 10 $$what || exit 1; done
+	sh tests/long/kill.sh build/bert 100
+	sh tests/long/kill.sh build/llm 50 layouts
+	for what in dpo grpo ppo; do sh tests/long/kill.sh build/llm 10 $$what || exit 1; done
 
 bless: build/tests ## rewrite the expectations in tests/passes/ (then read the diff)
 	build/tests --bless passes

@@ -11,7 +11,7 @@
  * ops/NAME.c. Each states its order of additions, so that every run has the same bits. A launcher
  * zfd_cuda_OP has the signature of a CPU kernel, and puts its kernels on the stream of the launch's
  * queue. Private names begin with zfd_ or ZFD_, those of the library with zfi_ or ZFI_
- * (tests/names.sh). */
+ * (tests/house/names.sh). */
 #include "zeroflow.h"
 
 #include <math.h>

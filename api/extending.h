@@ -12,12 +12,12 @@
  * pass keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu,
  * that ends with ZFD_KERNEL(NAME, run, scratch). A builder: its declaration in api/core.h, which
  * begins with ZF_BUILDER; `make lines` then makes its macro. B in the row makes its function; one
- * with attributes has its function in graph/build.c. One row in tests/op_cases.h runs every test of
- * operators: values, gradient, threads, writing in place, CUDA, and each claim of the record. What
- * is forgotten does not compile, or fails a test that names it. ops/softplus.c is a short example.
- * An optimizer's update is an operator with trait ZF_OP_UPDATE and attributes world and blocks (for
- * zf_zero), perhaps weight_decay with decays, and scaled (for zf_fuse and the loss scale);
- * passes/optimizers/optimizer.c appends it.
+ * with attributes has its function in graph/build.c. One row in tests/ops/op_cases.h runs every
+ * test of operators: values, gradient, threads, writing in place, CUDA, and each claim of the
+ * record. What is forgotten does not compile, or fails a test that names it. ops/softplus.c is a
+ * short example. An optimizer's update is an operator with trait ZF_OP_UPDATE and attributes world
+ * and blocks (for zf_zero), perhaps weight_decay with decays, and scaled (for zf_fuse and the loss
+ * scale); passes/optimizers/optimizer.c appends it.
  *
  * OPERATORS OF YOUR OWN
  *
@@ -33,7 +33,7 @@
  * how text looks before and after. Its function enters by zfi_enter, which says which passes must
  * and must not have been run, and leaves by zfi_leave, which verifies the graph. What it needs to
  * know of a node it asks of the node's record; if nothing says it yet, the record gets a field, and
- * tests/records.c a check that runs the operators. Its declaration is in api/passes.h, a row in
+ * tests/ops/records.c a check that runs the operators. Its declaration is in api/passes.h, a row in
  * passes/training.c puts the pass among those of a training step, a row in tools/pass.c makes it
  * known to zf-opt, and tests/passes/NAME.zf has a graph before and after it, whose numbers are
  * compared as well.
@@ -350,7 +350,7 @@ typedef enum zf_op {
     ZF_OP_LAST = ZF_OP_OWN + 255
 } zf_op;
 
-/* What an operator is. Every claim is tested by running it (tests/ops.c). */
+/* What an operator is. Every claim is tested by running it (tests/ops/ops.c). */
 typedef enum zf_op_traits {
     ZF_OP_LEAF = 1,     /* has storage that outlives a step, or a value known before the step */
     ZF_OP_NAMED = 2,    /* carries a name */

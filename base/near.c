@@ -1,5 +1,5 @@
-/* Near names: the names that may be meant by a word that is none of them. tests/main.c includes
- * this file too. */
+/* Near names: the names that may be meant by a word that is none of them. tests/support/main.c
+ * includes this file too. */
 #ifndef ZFI_NEAR
 #define ZFI_NEAR
 

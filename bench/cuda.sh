@@ -82,8 +82,8 @@ build_plainly() {
     sources="$(ls examples/bert/*.c examples/bert/*/*.c examples/gpt/*.c examples/llm/*.c \
         examples/frame/*/*.c tools/pass.c | grep -Ev '/(main|sentences)\.c$')"
     for name in $benches; do sources="$sources bench/$name.c"; done
-    [ "$nccl" ] && tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c zeroflow_nccl.c) ||
-        tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c | grep -v nccl)
+    [ "$nccl" ] && tests=$(ls tests/support/main.c tests/cuda/*.c zeroflow_nccl.c) ||
+        tests=$(ls tests/support/main.c tests/cuda/*.c | grep -v nccl)
     mkdir -p $objects
     echo '#include <stb/stb_ds.h>' | $cc -fsyntax-only -x c - 2> /dev/null || library=dist/zeroflow.h
     [ -f $library ] || { echo 'neither stb_ds (libstb-dev) nor dist/zeroflow.h is here'; return 1; }

@@ -216,9 +216,10 @@ run_ubsan() { suite_again build/ubsan/tests --times $large; }
 # scratch the kernels that are left out there have. What threads do for one optimizer, dtype of
 # parameters, order of sums or value of a fault they do for another; damaged files and refused
 # memory are met by one thread.
-threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults inside/threads
-          inside/fuse_update tests/nn tests/program tests/shards tests/bert tests/gpt tests/random
-          -bert_plan -program_memory_limit -shards_go_on_lamb -shards_take_little_memory
+threaded='thread programs/account text/batch ranks/comm text/corpus ranks/faults inside/threads
+          inside/fuse_update training/nn programs/program files/shards models/bert models/gpt
+          rewrites/random -bert_plan -program_memory_limit -shards_go_on_lamb
+          -shards_take_little_memory
           -bert_twenty_lamb -bert_reuse_of_memory -comm_sums_are_in_order -faults_nan_lockstep
           -faults_other_values -faults_another_seed -shards_of_master_weights -shards_of_quantized
           -shards_any_damage -shards_survive_a_refusing_allocator'
@@ -299,8 +300,8 @@ run_neon() {
 run_emulated() {
     has_emulation build/emulated/tests || return
     suite build/emulated/tests --times --part=1/2 tests/cuda tests/emulation -nccl.c
-    suite sh tests/cuda-cli.sh build/emulated/bert
-    suite sh tests/cuda-bench.sh
+    suite sh tests/cli/cuda.sh build/emulated/bert
+    suite sh tests/cuda/bench.sh
 }
 run_nccl() {
     has_emulation build/emulated/tests || return
@@ -349,8 +350,8 @@ run_cuda_check() {
         # Warnings and errors only: the code, which takes a minute, is that of make hip-check.
         check 'HIP compiles for gfx90a' sh tools/hip.sh gfx90a -fsyntax-only -Wall -Wextra -Werror \
             -x hip -I. zeroflow_cuda.cu
-        check 'zeroflow_nccl.c compiles for HIP' sh tests/hip.sh rccl
-        check 'texts of HIP name no CUDA' sh tests/hip.sh texts
+        check 'zeroflow_nccl.c compiles for HIP' sh tests/hip/run.sh rccl
+        check 'texts of HIP name no CUDA' sh tests/hip/run.sh texts
     else
         skip 'HIP compiled' 'there is no clang-19 for it (sh tools/needs.sh hip)'
     fi
@@ -415,18 +416,18 @@ run_examples() {
 }
 
 run_bert() {
-    suite sh tests/bert-cli.sh build/bert
-    check 'learns a small language' $limit 300 sh tests/learns.sh build/bert
+    suite sh tests/cli/bert.sh build/bert
+    check 'learns a small language' $limit 300 sh tests/cli/learns.sh build/bert
 }
 
 run_gpt() {
-    suite sh tests/gpt-cli.sh build/gpt
-    suite sh tests/refused-cli.sh
-    suite sh tests/experts-cli.sh build/llm
-    suite sh tests/score-cli.sh build/llm
-    suite sh tests/grpo-cli.sh build/llm
-    suite sh tests/ppo-cli.sh build/llm
-    suite sh tests/bits.sh build/bert drawn 25 1
+    suite sh tests/cli/gpt.sh build/gpt
+    suite sh tests/cli/refused.sh
+    suite sh tests/cli/experts.sh build/llm
+    suite sh tests/cli/score.sh build/llm
+    suite sh tests/cli/grpo.sh build/llm
+    suite sh tests/cli/ppo.sh build/llm
+    suite sh tests/long/bits.sh build/bert drawn 25 1
     check 'llm goes on from a folder of transformers' gives 0 '^step 3/3' build/llm pretrain \
         --init tests/golden/llm/qwen3 --batch-file tests/golden/llm/batch.safetensors --steps 3
 }
@@ -440,11 +441,12 @@ lines_are_made() {
 
 run_opt() {
     check 'mistakes to plant are where they were' sh tests/mutants/run.sh --list
-    check 'zeroflow.h includes each file once, and goes through the folders once' sh tests/house.sh
-    check 'private names have one meaning' sh tests/names.sh
-    check 'each rule of the verifier and of passes has a wrong input' sh tests/rules.sh
+    check 'zeroflow.h includes each file once, and goes through the folders once' \
+        sh tests/house/house.sh
+    check 'private names have one meaning' sh tests/house/names.sh
+    check 'each rule of the verifier and of passes has a wrong input' sh tests/house/rules.sh
     check 'the macros of builders are those of make lines' lines_are_made
-    check 'files and folders are floors' sh tests/floors.sh
+    check 'files and folders are floors' sh tests/house/floors.sh
     printf '%%1 = param "w" : f32[4]\n%%2 = mul %%1, %%1 : f32[4]\n%%3 = sum %%2 : f32[]\n' \
         > "$work/graph.zf"
     check 'runs passes' gives 0 '^ +gradient %1, %[0-9]+' \
@@ -497,12 +499,12 @@ run_opt() {
 }
 
 run_plan() {
-    suite sh tests/zfplan.sh build/zf-plan
-    suite sh tests/pictures.sh build
+    suite sh tests/cli/zfplan.sh build/zf-plan
+    suite sh tests/cli/pictures.sh build
 }
 
 run_docs() {
-    suite sh tests/docs.sh
+    suite sh tests/docs/run.sh
     ! command -v doxygen > /dev/null ||
         check 'the reference is made without a warning' ${MAKE:-make} -s --no-print-directory docs
 }

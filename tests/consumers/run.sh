@@ -172,7 +172,7 @@ check 'compile_commands.json' by_their_entries
 # Where processors have AMX, gdb 13 cannot.
 if gdb -nx -batch -ex 'break exit' -ex run -ex 'print 41 + (int)abs(1)' true 2>&1 |
     grep -q '= 42$'; then
-    check 'gdb shows graphs' sh tests/gdb.sh clang
+    check 'gdb shows graphs' sh tests/consumers/gdb.sh clang
 else
     skip 'gdb shows graphs' 'gdb is missing, or cannot call functions of programs'
 fi

@@ -1,5 +1,5 @@
-/* Shapes for the tiles of attention (tests/cuda.c): heads of all widths, lengths at and next to the
- * edges of tiles, so many heads that each is one task, and so few that tiles are.
+/* Shapes for the tiles of attention (tests/cuda/ops.c): heads of all widths, lengths at and next to
+ * the edges of tiles, so many heads that each is one task, and so few that tiles are.
  *
  * qkv packed: examples, tokens, hidden, 3 hidden, heads. */
 #define PACKED(b, t, h, w, heads, how)                                                             \
@@ -66,8 +66,8 @@
       "attention_grad %1, %5, %6, %2, %3, %4 {heads=" #heads " " how "} : f[" #all "]",            \
       NORM, 0, 0, REFUSED},                                                                        \
      {1, 8000, 1}}
-/* Some of the queries, or with `key` of the keys: T the dtype of y. m queries, n keys, rows of h and
- * w. */
+/* Some of the queries, or with `key` of the keys: T the dtype of y. m queries, n keys, rows of h
+ * and w. */
 #define SOME(m, n, h, w, heads, T, how)                                                            \
     {{"attention", "f[1," #m "," #h "] f[1," #n "," #w "] f[1," #n "," #w "]",                     \
       "attention %1, %2, %3 {heads=" #heads " " how "} : " #T "[1," #m "," #h "]",                 \

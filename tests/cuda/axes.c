@@ -2,7 +2,7 @@
  * that are launched, captured and replayed, losses and parameters have the bits of one such device,
  * and losses are near the CPU's. Ranks that share experts have those of ranks with all of them. */
 #define _POSIX_C_SOURCE 200809L
-#include "../small_models.h"
+#include "../cut/small_models.h"
 #include "ranks.h"
 
 #include "../../examples/bert/model.h"

@@ -1,6 +1,6 @@
 /* The CUDA backend: sections as graphs, copies, queues; errors, and the state after them. Without
  * EMULATION it runs on a GPU, except for tests that need calls to fail. */
-#include "../test.h"
+#include "../support/test.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,6 +1,6 @@
 /* Attention on CUDA that looks at less, block masks, documents, windows, against sums over all keys
  * in double precision. */
-#include "../attention_forms.h"
+#include "../attention/attention_forms.h"
 
 #ifdef EMULATION
 #include "../emulation/emulation.h"

@@ -1,5 +1,5 @@
 /* Rows of experts in blocks, those of a rank each, and gradients of the rows of several ranks
- * (tests/cuda.c); experts without rows. */
+ * (tests/cuda/ops.c); experts without rows. */
 {{"expert_rows", "x[R,2]", "expert_rows %1 {experts=6 rows=600 blocks=3} : i32[600]", EXACT, 0, 0,
   NO_GRADIENT},
  {100, 6, 1}},

@@ -1,5 +1,5 @@
-/* Shapes for the tiles of head (tests/cuda.c), and of products. In saved gradients of the head, dz
- * was rounded for products; the line of `scale` counts for that. */
+/* Shapes for the tiles of head (tests/cuda/ops.c), and of products. In saved gradients of the head,
+ * dz was rounded for products; the line of `scale` counts for that. */
 #define HEAD_TYPES "f[R,M] f[N,M] l[R] v[] f[N]"
 #define HEAD       "head_loss %1, %2, %3, %4, %5 {ignore=-100} : g[]"
 #define HEAD_SAVED                                                                                 \

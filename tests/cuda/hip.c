@@ -4,7 +4,7 @@
  * hipBLASLt. */
 #define _POSIX_C_SOURCE 200809L
 #include "../../examples/bert/model.h"
-#include "../test.h"
+#include "../support/test.h"
 
 #ifdef EMULATION
 #include "../emulation/emulation.h"

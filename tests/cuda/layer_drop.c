@@ -1,6 +1,6 @@
 /* Steps that leave out layers on a device: bits are the same launch by launch, as graphs and where
  * copies have queues, and numbers are near the CPU's. */
-#include "../test.h"
+#include "../support/test.h"
 
 #include <cuda_runtime_api.h>
 

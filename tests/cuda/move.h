@@ -1,4 +1,4 @@
-/* Shapes for what moves and adds in tiles, chunks and pieces (tests/cuda.c). */
+/* Shapes for what moves and adds in tiles, chunks and pieces (tests/cuda/ops.c). */
 {{"transpose", "f[R,N]", "transpose %1 {order=[1,0]} : f[N,R]", EXACT, 0, 0, 0}, {70, 100, 1}},
 {{"transpose", "f[3,R,2,N]", "transpose %1 {order=[0,3,2,1]} : f[3,N,2,R]", EXACT, 0, 0, 0},
  {65, 33, 1}},

@@ -3,7 +3,7 @@
  * same bits at every stage. Ranks are threads, each with a device of its own: emulated ones, or as
  * many as there are. */
 #define _POSIX_C_SOURCE 200809L
-#include "../collective.h"
+#include "../ranks/collective.h"
 #include "ranks.h"
 
 #include "../../examples/bert/model.h"
@@ -489,7 +489,7 @@ TEST_ONCE(nccl_old_files)
 }
 
 /* A connection from something that is no rank does not keep ranks from meeting (also
- * tests/rendezvous.c). */
+ * tests/ranks/rendezvous.c). */
 static void *stranger_main(void *object)
 {
     const char text[1000] = "GET / HTTP/1.1\r\n";

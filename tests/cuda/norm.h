@@ -1,5 +1,5 @@
 /* Rows of several warps, held (1000, 1001) and not (8203, 30522), for the kernels of ops/norm.cu
- * and what is made of them; sums over rows in several parts (tests/cuda.c). */
+ * and what is made of them; sums over rows in several parts (tests/cuda/ops.c). */
 {{"softmax", "f[R,N]", "softmax %1 : f[R,N]", RELATIVE, 37, 0, 0}, {3, 1001, 0}},
 {{"softmax", "f[R,N]", "softmax %1 : f[R,N]", RELATIVE, 37, 0, 0}, {2, 8203, 0}},
 {{"softmax", "f[R,N]", "softmax %1 : f[R,N]", RELATIVE, 37, 0, 0}, {1, 33000, 0}},

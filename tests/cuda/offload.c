@@ -4,7 +4,7 @@
  * the disk ends the step. Without EMULATION it runs on a GPU. */
 #define _POSIX_C_SOURCE 200809L
 #include "../../tools/pass.h"
-#include "../test.h"
+#include "../support/test.h"
 
 #include <cuda_runtime_api.h>
 #include <dirent.h>

@@ -2,7 +2,7 @@
 #ifndef RANKS_H
 #define RANKS_H
 
-#include "../test.h"
+#include "../support/test.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>

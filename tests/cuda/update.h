@@ -1,4 +1,4 @@
-/* Several tiles, and ranges of blocks with gaps, for ops/update.cu (tests/cuda.c). */
+/* Several tiles, and ranges of blocks with gaps, for ops/update.cu (tests/cuda/ops.c). */
 {{"sgd", "w[R,N] f[R,N] p[] m[R,N]",
   "update:\nsgd %1, %2, %3, %4 {momentum=0.9 nesterov=true weight_decay=0.1}", NORM, 16, 0,
   MUTATES},

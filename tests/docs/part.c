@@ -1,5 +1,5 @@
-/* Around the parts of programs that docs/ shows (tests/docs.sh): a small classifier, and names that
- * the parts may use. PART is where their statements go. */
+/* Around the parts of programs that docs/ shows (tests/docs/run.sh): a small classifier, and names
+ * that the parts may use. PART is where their statements go. */
 #define ZEROFLOW_IMPLEMENTATION
 #include "zeroflow.h"
 

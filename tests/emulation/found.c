@@ -1,7 +1,7 @@
 /* The emulation itself: programs that are right give what they should in every order, and of each
  * kind of mistake that it is made to find one is planted (planted.cu). */
 #define _POSIX_C_SOURCE 200809L
-#include "../test.h"
+#include "../support/test.h"
 #include "emulation.h"
 #include "planted.h"
 

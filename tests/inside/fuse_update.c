@@ -1,5 +1,5 @@
 /* Updates that multiply their gradients themselves (passes/fuse/update.c). */
-#include "../numbers.h"
+#include "../support/numbers.h"
 
 typedef enum scaling_rule { SCALING_SGD, SCALING_ADAMW, SCALING_LAMB, SCALING_RULES } scaling_rule;
 

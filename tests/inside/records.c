@@ -1,6 +1,6 @@
-/* What records say, for tests/records.c; and what of it must fit together. */
-#include "../cuts.h"
-#include "../records.h"
+/* What records say, for tests/ops/records.c; and what of it must fit together. */
+#include "../ops/cuts.h"
+#include "../ops/records.h"
 
 claims claims_of(const zf_graph *g, int32_t id)
 {

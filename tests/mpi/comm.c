@@ -12,7 +12,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
-#include "../turns.h"
+#include "../ranks/turns.h"
 
 #include <math.h>
 #include <pthread.h>

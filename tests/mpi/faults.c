@@ -7,8 +7,8 @@
  *     mpirun --enable-recovery -np 3 build/mpi/faults killed    a rank is killed; of stage 3, or of
  *     mpirun --enable-recovery -np 4 build/mpi/faults killed 3 2     another; in so many nodes
  *
- * The last rank is at fault. Rank 0 prints the last line, "N passed, N failed". tests/faults.c has
- * the same in one process.
+ * The last rank is at fault. Rank 0 prints the last line, "N passed, N failed".
+ * tests/ranks/faults.c has the same in one process.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"

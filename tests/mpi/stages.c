@@ -5,7 +5,7 @@
  * RANK is killed in its send number SEND, 0 the first, by the schedule of this number
  * (zf_pipe_kind). All others end with an error that names it, and the task in which they waited.
  * Rank 0 prints the last line, "N passed, N failed"; where it is the one that is killed, rank 1.
- * tests/stage_faults.c has the same in one process. */
+ * tests/stages/stage_faults.c has the same in one process. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 

@@ -8,7 +8,7 @@ set -u
 export LC_ALL=C
 llm=${1:-build/llm}
 seed=${2:-$(date +%s)}
-. tests/cli.sh
+. tests/cli/cli.sh
 echo "seed $seed"
 
 sed 's/"num_hidden_layers": 2/"num_hidden_layers": 4/' docs/data/llama.json > "$work/four.json"

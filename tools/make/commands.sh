@@ -1,9 +1,10 @@
 #!/bin/sh
-# Prints compile_commands.json, for clangd and other tools: sh tools/make/commands.sh 'COMPILER FLAGS'
+# Prints compile_commands.json, for clangd and other tools: sh tools/make/commands.sh 'COMPILER
+# FLAGS'
 #
 # A part of the library, or of the tests of private functions, is no program text of its own: it is
-# compiled after the parts that precede it in zeroflow.h (tests/inside.c), which are included by a
-# file in build/before/.
+# compiled after the parts that precede it in zeroflow.h (tests/inside/unit.c), which are included
+# by a file in build/before/.
 set -eu
 
 compile=$1
@@ -43,7 +44,7 @@ echo '['
 entry zeroflow.h '-DZEROFLOW_IMPLEMENTATION -x c'
 comma=,
 parts zeroflow.h "#include \"$folder/zeroflow.h\"" -DZF_NO_LINES
-parts tests/inside.c '' ''
+parts tests/inside/unit.c '' ''
 for file in tests/*.c llm/*/*.c examples/*.c examples/*/*.c examples/*/*/*.c tools/*.c tools/*/*.c \
             bench/*.c; do
     [ ! -f "$file" ] || entry "$file" ''

@@ -1,4 +1,4 @@
-"""Writes the goldens of tests/chat.c with jinja2, set up as transformers sets it up:
+"""Writes the goldens of tests/text/chat.c with jinja2, set up as transformers sets it up:
 python3 tests/golden/chat/make.py
 
     NAME/     the tokenizer_config.json of a folder with a template, written in one way or another;

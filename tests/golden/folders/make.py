@@ -1,4 +1,4 @@
-"""Writes cases.json for tests/folders.c with transformers 5 (AutoTokenizer):
+"""Writes cases.json for tests/files/folders.c with transformers 5 (AutoTokenizer):
 python3 tests/golden/folders/make.py
 
 Each case is a folder: the files of a tokenizer as texts, for each probe the ids that transformers

@@ -1,4 +1,4 @@
-"""Writes the goldens of tests/jinja.c with jinja2, set up as transformers sets it up:
+"""Writes the goldens of tests/text/jinja.c with jinja2, set up as transformers sets it up:
 
     pip install transformers jinja2
     python3 tests/golden/jinja/make.py

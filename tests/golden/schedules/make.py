@@ -3,7 +3,7 @@
     make.py DeepSpeed-0.19.8/deepspeed/runtime/lr_schedules.py
 
 runs that file, with the two names that it imports from its package, and writes rates.safetensors.
-tests/nn.c has the same arguments.
+tests/training/nn.c has the same arguments.
 """
 import sys
 import types

@@ -1,5 +1,5 @@
-"""Writes the goldens of tests/tokenizer.c with the `tokenizers` package (0.23) and, as a second
-witness, `transformers`: python3 tests/golden/tokenizer/make.py
+"""Writes the goldens of tests/text/tokenizer.c with the `tokenizers` package (0.23) and, as
+a second witness, `transformers`: python3 tests/golden/tokenizer/make.py
 
     difficult.txt        the difficult lines below, some of them no UTF-8
     vocab.txt            their characters as beginnings and continuations, and a few longer pieces
@@ -126,7 +126,7 @@ BROKEN = [
     b"\xf4\x8f\xbf\xbf",
 ]
 
-# lowercase, strip_accents, handle_chinese_chars, clean_text; tests/tokenizer.c counts likewise
+# lowercase, strip_accents, handle_chinese_chars, clean_text; tests/text/tokenizer.c counts likewise
 OPTIONS = list(itertools.product((True, False), repeat=4))
 UNCASED, CASED = (True, True, True, True), (False, False, True, True)
 NORMALIZE = {o: normalizers.BertNormalizer(lowercase=o[0], strip_accents=o[1],
@@ -173,7 +173,7 @@ def codepoints():
 
 
 def pseudo_corpus():
-    """Words of syllables, the short and early ones frequent; tests/tokenizer.c makes the same."""
+    """Words of syllables, short and early ones frequent; tests/text/tokenizer.c has the same."""
     syllables = "ka to mi Re su no é la po in ter ra ch un st".split()
     state, lines = 1, []
 

@@ -1,4 +1,4 @@
-"""Writes the goldens of tests/tokens.c with the `tokenizers` package (0.23):
+"""Writes the goldens of tests/text/tokens.c with the `tokenizers` package (0.23):
 python3 tests/golden/tokens/make.py
 
     texts.json      difficult texts

@@ -13,7 +13,7 @@ mixed):
 Each training has an optimizer of its own, torch.optim.AdamW, with its own count of steps and
 moments, also for parameters that both train; those of `mixed` have torch.optim.SGD for some
 parameters, and clip the gradients of all. All is in f64, from numbers that are exactly floats;
-tests/trainings.c has the same formulas for first values and data.
+tests/training/trainings.c has the same formulas for first values and data.
 """
 import pathlib
 
@@ -119,7 +119,7 @@ def plain(p):
 
 
 def grouped(p):
-    """The same with groups; tests/trainings.c has them as a text."""
+    """The same with groups; tests/training/trainings.c has them as a text."""
     def group(name, lr, betas, decay):
         return {"params": [p[name]], "lr": lr, "betas": betas, "weight_decay": decay}
 

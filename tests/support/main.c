@@ -225,7 +225,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
     }
     deadline_end();
     hooked = NULL;
-    if (refusing && c->once && test_folder_made) { /* its files stay */
+    if (test_folder_made) { /* the next test has one of its own */
         nftw(test_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
         memcpy(test_folder + sizeof test_folder - 7, "XXXXXX", 6);
         test_folder_made = false;
@@ -345,7 +345,6 @@ int main(int argc, char **argv)
         else if (t.skipped) skipped++;
         else passed++;
     }
-    if (test_folder_made) rmdir(test_folder); /* where tests have left nothing in it */
     if (!number) {
         fprintf(stderr, "tests: no test is selected\n");
         return 2;

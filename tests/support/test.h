@@ -99,7 +99,7 @@ bool test_has_isa(test *, const char *isa);
 bool test_unwind(test *, const char *file, int line, const char *what, zf_status, const char *text);
 /* ZF_ERR_NOMEM of a text that says so, as the samples do; ZF_ERR_ARGUMENT of any other. */
 zf_status test_status_of(const char *text);
-/* A fresh path under the build folder for a file or folder of this test. The text lives until the
+/* A path in a folder of this test, for a file or folder; both are gone after it. The text lives until the
  * next call with the same name. */
 const char *test_path(const char *name);
 

@@ -393,8 +393,10 @@ static void check_case(test *t, session *s, zf_backend *cuda, const op_case *c, 
     return;
 stop:
     check_report(t, c, z, dtype);
-    /* Some operands must be f32, though those of their letter are 16 bits */
-    if (!(dtype != ZF_F32 && s->error.status == ZF_ERR_PARSE)) stopped(t, __LINE__, c, z, s);
+    /* Some operands must be f32, though those of their letter are 16 bits: then it is a graph of f32 */
+    if (dtype != ZF_F32 && s->error.status == ZF_ERR_PARSE)
+        session_close(s), session_graph(t, s, c, z, ZF_F32, false, 0);
+    if (s->error.status) stopped(t, __LINE__, c, z, s);
     session_close(s);
 }
 

@@ -44,6 +44,14 @@ static const op_case more[] = {
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
      "grouped_linear %1, %2, %5 {transpose=true sections=4 wide=true} : g[T,K]",
      EXACT, 0, 0, NEEDS_N},
+    {"grouped_linear", "f[H,N] f[N,K,N] x[R,2]",
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
+     "grouped_linear %1, %2, %5 {sections=4 wide=true parts=R} : g[H,K]",
+     EXACT, 0, 0, NEEDS_N},
+    {"grouped_linear", "f[H,N] f[N,N,K] x[R,2]",
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
+     "grouped_linear %1, %2, %5 {transpose=true sections=4 wide=true parts=R} : g[H,K]",
+     EXACT, 0, 0, NEEDS_N},
     {"grouped_linear", "f[T,128] f[N,K,128] x[R,2]",
      "quantize %2 {bits=8 block=64} : u8[N,K,136]\n"
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
@@ -448,6 +456,18 @@ static void compare(int32_t id, const cuts *c, const cutting *by, const zf_launc
 
 /* ---------------------------------------------------------------------------------- cutting */
 
+/* The operand has numbers of choices, or of rows, which count from those of the part. There are as
+ * many of both. */
+static void count_from_part(const zf_launch *l, int k, const cutting *its, const zf_array *x)
+{
+    const int rows = l->op == ZF_OP_choice_dots                               ? 2
+                     : l->op == ZF_OP_dispatch || l->op == ZF_OP_combine ? 1
+                                                                          : CUT_RESULT;
+    const int64_t count = zf_shape_count(x->shape);
+    if ((k != rows && k != rows + 1) || !is_cut(its, 0)) return;
+    for (int64_t i = 0; i < count; i++) ((int32_t *)x->data)[i] -= (int32_t)(count * its->part);
+}
+
 /* Runs a part of the launch. */
 static bool run_part(int32_t id, const cuts *c, const cutting *by, const zf_launch *l, left *x)
 {
@@ -469,6 +489,7 @@ static bool run_part(int32_t id, const cuts *c, const cutting *by, const zf_laun
                 args[k].data = args[j].data;
         copy_part(args[k].data, l->args[k].data, zf_dtype_size(args[k].dtype), l->args[k].shape,
                   &its);
+        count_from_part(l, k, &its, &args[k]);
     }
     set_value(&its, c, CUT_RESULT);
     part.out.shape = shape_of_part(l->out.shape, &its);

@@ -846,6 +846,10 @@ static const op_case cases[] = {
      "expert_rows %2 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 {index=1} : i32[R,2]\n"
      "dispatch %1, %4, %5, %3 : f[W,M]",
      RELATIVE, 1, 0, NEEDS_N},
+    {"dispatch", "f[R,M] x[R,2]",
+     "expert_rows %2 {experts=N rows=H parts=R} : i32[H]\nsaved %3 {index=1} : i32[R,2]\n"
+     "dispatch %1, %3, %4 {parts=R} : f[H,M]",
+     EXACT, 0, 0, NO_GRADIENT | NEEDS_N | NEEDS_R},
     {"combine", "f[T,M] x[R,2]",
      "expert_rows %2 {experts=N rows=T} : i32[T]\nsaved %3 {index=1} : i32[R,2]\n"
      "combine %1, %3, %4 : f[R,M]",
@@ -854,10 +858,18 @@ static const op_case cases[] = {
      "expert_rows %2 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 {index=1} : i32[R,3]\n"
      "combine %1, %4, %5, %3 : f[R,M]",
      TERMS, 6, 0, NEEDS_N},
+    {"combine", "f[H,M] x[R,2]",
+     "expert_rows %2 {experts=N rows=H parts=R} : i32[H]\nsaved %3 {index=1} : i32[R,2]\n"
+     "combine %1, %3, %4 {parts=R} : f[R,M]",
+     TERMS, 2, 0, NO_GRADIENT | NEEDS_N | NEEDS_R},
     {"choice_dots", "f[W,M] f[R,M] x[R,2]",
      "expert_rows %3 {experts=N rows=W capacity=3} : i32[W]\nsaved %4 {index=1} : i32[R,2]\n"
      "choice_dots %1, %2, %4, %5 : g[R,2]",
      TERMS, 24, 'M', NEEDS_N},
+    {"choice_dots", "f[H,M] f[R,M] x[R,2]",
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 {index=1} : i32[R,2]\n"
+     "choice_dots %1, %2, %4, %5 {parts=R} : g[R,2]",
+     TERMS, 24, 'M', NO_GRADIENT | NEEDS_N | NEEDS_R},
     {"grouped_linear", "f[T,M] f[N,K,M] x[R,2]",
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %4 : i32[N,2]\n"
      "grouped_linear %1, %2, %5 : f[T,K]",
@@ -870,6 +882,20 @@ static const op_case cases[] = {
      "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
      "grouped_linear %1, %2, %5 {parts=R} : f[H,K]",
      TERMS, 1, 'M', NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
+    {"grouped_linear", "f[H,M] f[N,M,K] x[R,2]",
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
+     "grouped_linear %1, %2, %5 {transpose=true parts=R} : f[H,K]",
+     TERMS, 1, 'M', NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
+    {"grouped_linear", "f[H,128] f[N,3,128] x[R,2]",
+     "quantize %2 {bits=8 block=64} : u8[N,3,136]\n"
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %5 : i32[S,2]\n"
+     "grouped_linear %1, %4, %6 {bits=8 block=64 parts=R} : f[H,3]",
+     NORM, 300, 0, NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
+    {"grouped_linear", "f[H,3] f[N,3,128] x[R,2]",
+     "quantize %2 {bits=8 block=128} : u8[N,3,132]\n"
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %5 : i32[S,2]\n"
+     "grouped_linear %1, %4, %6 {transpose=true bits=8 block=128 parts=R} : f[H,128]",
+     TERMS, 24, 0, NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
     {"grouped_linear", "f[T,128] f[N,3,128] x[R,2]",
      "quantize %2 {bits=8 block=64 scale=bf16} : u8[N,3,132]\n"
      "expert_rows %3 {experts=N rows=T} : i32[T]\nsaved %5 : i32[N,2]\n"
@@ -892,6 +918,10 @@ static const op_case cases[] = {
     {"grouped_outer", "f[H,M] f[H,K] x[R,2]",
      "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
      "grouped_outer %1, %2, %5 {parts=R} : g[N,M,K]",
+     TERMS, 1, 'H', NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
+    {"grouped_outer", "f[H,M] f[H,K] x[R,2]",
+     "expert_rows %3 {experts=N rows=H parts=R} : i32[H]\nsaved %4 : i32[S,2]\n"
+     "grouped_outer %1, %2, %5 {parts=R apart=true} : g[1,N,M,K]",
      TERMS, 1, 'H', NO_GRADIENT | NEEDS_N | NEEDS_R | EXPERTS},
     {"lamb_apply", "w[R,N] f[R,N] p[] p[] p[]",
      "update:\nlamb_apply %1, %2, %3, %4, %5 {least=0.01 most=10}", NORM, 16, 0, MUTATES},

@@ -33,9 +33,12 @@ static zfi_sight zfi_sight_of(const zfi_node *attention)
     return (zfi_sight){true, window - 1, ZF_INT(attention, attention, causal) ? 0 : window - 1};
 }
 
-/* So many ranks before and after one have these tokens, `tokens` each. */
-static bool zfi_is_within(const zfi_sight *s, int64_t tokens, int64_t before, int64_t after)
+/* So many ranks before and after one have these tokens, `tokens` each. Zig-zag each has two pieces,
+ * and the next piece is of a neighbour on either side. */
+static bool zfi_is_within(const zfi_sight *s, int64_t tokens, int64_t before, int64_t after,
+                          bool zigzag)
 {
+    if (zigzag) tokens /= 2, before = after = zfi_min(before, after);
     return s->known && s->before <= before * tokens && s->after <= after * tokens;
 }
 
@@ -48,8 +51,8 @@ static void zfi_check_neighbour_reader(zf_graph *g, int32_t id, int32_t k)
     const int64_t tokens = x->shape.dims[ZF_INT(x, all_gather, dim)] / ZF_INT(x, all_gather, world);
     if (node->op == ZF_OP_reshape || node->op == ZF_OP_release || node->op == ZF_OP_wait) return;
     if (kv < 0 || (k != kv && k != kv + 1) ||
-        !zfi_is_within(&sight, tokens, ZF_INT(x, all_gather, before),
-                       ZF_INT(x, all_gather, after)))
+        !zfi_is_within(&sight, tokens, ZF_INT(x, all_gather, before), ZF_INT(x, all_gather, after),
+                       ZF_INT(x, all_gather, zigzag)))
         zfi_verify_fail(g, id,
                         "%%%d is gathered of %lld ranks before a rank and %lld after it: only "
                         "attention reads it, as keys or values of a window that is no longer",
@@ -88,7 +91,8 @@ static void zfi_check_neighbours(zf_graph *g, int32_t id, const zfi_sight *sight
     if (node->op == ZF_OP_reduce_scatter &&
         zfi_neighbours_of(node->op, node->attributes, &before, &after) &&
         !zfi_is_within(&sights[node->args[0]],
-                       node->shape.dims[ZF_INT(node, reduce_scatter, dim)], after, before))
+                       node->shape.dims[ZF_INT(node, reduce_scatter, dim)], after, before,
+                       ZF_INT(node, reduce_scatter, zigzag)))
         zfi_verify_fail(g, id,
                         "%%%d goes to %d ranks before a rank and %d after it: it must be a gradient "
                         "of keys or values of a window that is no longer",

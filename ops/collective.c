@@ -93,8 +93,8 @@ static zf_status zfi_infer_near(const zfi_infer *c, zf_op op, bool fits)
     const bool given = zfi_neighbours_of(op, c->attributes, &before, &after);
     if (!given || (fits && before >= 0 && after >= 0 && (int64_t)before + after < world)) return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                          "before=%d after=%d: ranks get from some of %lld along a dimension that is "
-                          "not dealt zig-zag, and sums are made by a tree",
+                          "before=%d after=%d: ranks get from some of %lld along a dimension, and "
+                          "sums are made by a tree",
                           (int)before, (int)after, (long long)world);
 }
 
@@ -107,7 +107,7 @@ static zf_status zfi_infer_all_gather(zfi_infer *c)
     if (world < 1 || world > INT32_MAX || (count && world > INT64_MAX / 8 / count))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
                               (long long)world);
-    if (zfi_infer_near(c, ZF_OP_all_gather, dim && !zigzag)) return c->graph->error.status;
+    if (zfi_infer_near(c, ZF_OP_all_gather, dim != 0)) return c->graph->error.status;
     if (dim) {
         c->shape = c->args[0]->shape;
         if (dim > 0 && dim < c->shape.rank) c->shape.dims[dim] *= world;
@@ -141,9 +141,7 @@ static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
                                 "examples are flat, along data, and nothing accumulates them");
     if (!status) status = zfi_infer_run(c, ZF_INT(c, reduce_scatter, run));
     if (!status)
-        status = zfi_infer_near(c, ZF_OP_reduce_scatter,
-                                dim && !ZF_INT(c, reduce_scatter, zigzag) &&
-                                    ZF_INT(c, reduce_scatter, order));
+        status = zfi_infer_near(c, ZF_OP_reduce_scatter, dim && ZF_INT(c, reduce_scatter, order));
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     if (dim) {

@@ -34,7 +34,7 @@ static int32_t zfi_context_append(zfi_dealing *c, int32_t id, int32_t j, int32_t
     zfi_context_attributes(c, id, j, pieces, &n, dims);
     for (int32_t k = 0; k < old.arg_count; k++) {
         const int8_t want = c->wants[c->at[id].wants + k];
-        if (kv > 0 && (k == kv || k == kv + 1)) c->near = zfi_nearby_of(c, id, c->d.parts);
+        if (kv > 0 && (k == kv || k == kv + 1)) c->near = c->at[id].sees;
         args[k] = zfi_deal(c, old.args[k], want);
         c->near = (zfi_nearby){0, 0};
         if (want >= 0 && pieces > 1) args[k] = zfi_section(c, args[k], old.args[k], want, j, pieces);
@@ -67,6 +67,7 @@ static void zfi_context_cut(zfi_dealing *c, int32_t id)
     int32_t *made = zfi_calloc(&g->memory, (size_t)pieces, sizeof *made);
     if (!made) return;
     c->at[id].pieces = pieces, c->at[id].piece = (int32_t)zfi_len(c->pieces);
+    c->at[id].sees = zfi_nearby_of(c, id, c->d.parts);
     for (int32_t j = 0; j < pieces; j++) {
         made[j] = zfi_context_append(c, id, j, pieces);
         zfi_push(&g->memory, c->pieces, made[j]);
@@ -91,7 +92,7 @@ static void zfi_context_saved(zfi_dealing *c, int32_t id)
         memcpy(n.attributes, old.attributes, sizeof n.attributes);
         made[j] = zfi_append(g, &n);
     }
-    c->near = zfi_nearby_of(c, old.args[0], c->d.parts);
+    c->near = of->sees;
     zfi_context_join(c, id, made, of->pieces, old.dtype);
     c->near = (zfi_nearby){0, 0};
     if (of->pieces > 1) zfi_replace(g, id, c->at[id].id);

@@ -98,17 +98,17 @@ static bool zfi_same_nearby(zfi_nearby a, zfi_nearby b)
     return a.before == b.before && a.after == b.after;
 }
 
-/* The parts of the keys that queries of one of `parts` see, of attention with a window. */
+/* The parts of the keys that queries of one of `parts` see, of attention with a window. Dealt
+ * zig-zag, a piece has half the tokens, and the one before it is of the rank before or of the next. */
 static zfi_nearby zfi_nearby_of(const zfi_dealing *c, int32_t id, int32_t parts)
 {
     const zfi_node *node = &c->graph->nodes[id];
-    const bool attends = zfi_keys_at(node) > 0;
+    const bool attends = zfi_keys_at(node) > 0, zigzag = zfi_deals_zigzag(c);
     const int64_t window = attends ? ZF_INT(node, attention, window) : 0,
-                  size = c->sequence / parts,
+                  size = c->sequence / parts / (zigzag ? 2 : 1),
                   ranks = size ? zfi_div_up(window - 1, size) : 0;
-    const bool both = attends && !ZF_INT(node, attention, causal);
-    if (c->at[id].first < 0 || window < 2 || zfi_deals_zigzag(c) ||
-        (both ? 2 * ranks : ranks) >= parts - 1)
+    const bool both = zigzag || (attends && !ZF_INT(node, attention, causal));
+    if (c->at[id].first < 0 || window < 2 || (both ? 2 * ranks : ranks) >= parts - 1)
         return (zfi_nearby){0, 0};
     return (zfi_nearby){(int32_t)ranks, both ? (int32_t)ranks : 0};
 }

@@ -45,6 +45,7 @@ typedef struct zfi_tokens {
     bool as_back[2];  /* for the backward pass */
     zfi_nearby as_near[2];
     int32_t pieces, piece; /* of a node in sections: how many, and where c->pieces has them */
+    zfi_nearby sees;       /* the ranks of whose keys its queries, of attention, see some */
 } zfi_tokens;
 
 typedef struct zfi_dealing {

@@ -288,7 +288,8 @@ TEST(gather_bytes_are_those_of_the_formulas)
 }
 
 /* Of a window, keys and values are gathered of the ranks that queries see, and the gradients of these
- * go to them: one piece for a window of 5 where ranks have 4 tokens, two for one of both ways. */
+ * go to them: one piece for a window of 5 where ranks have 4 tokens, two for one of both ways, and dealt
+ * zig-zag for one of 3. */
 TEST(windows_take_what_they_see)
 {
     enum { C = 4, PIECE = B * S / C * WIDTH / 2 };
@@ -296,7 +297,8 @@ TEST(windows_take_what_they_see)
         const char *how;
         int mask;
         size_t pieces;
-    } of[] = {{GATHERS, 1, 1}, {GATHERS, 2, 2}, {RING, 1, 1}, {RING, 2, 2}, {GATHERS, 0, C - 1}};
+    } of[] = {{GATHERS, 1, 1}, {GATHERS, 2, 2}, {RING, 1, 1}, {RING, 2, 2}, {GATHERS, 0, C - 1}, {" sections=8" GATHERS, 1, 1},
+            {" kind=zigzag", 2, 2}, {" kind=zigzag", 1, C - 1}};
     for (size_t k = 0; k < sizeof of / sizeof *of && !t->failed; k++) {
         char text[TEXT], line[100];
         zf_plan plan;
@@ -326,6 +328,8 @@ TEST_ONCE(windows_have_the_bits_of_one_rank)
                     TRAINS "context parts=8" GATHERS);
         check_ranks(t, "f32", TRAINS "context sections=8" RING, 4,
                     TRAINS "context parts=4 sections=8" RING);
+        check_ranks(t, k % 2 ? "f32" : "bf16", TRAINS "context sections=8 kind=zigzag", 4,
+                    TRAINS "context parts=4 kind=zigzag");
     }
     source = NULL;
 }
@@ -391,9 +395,21 @@ TEST(gather_lines_are_checked)
     "mesh context=4\n%1 = input \"x\" : f32[2,2@context,4]\n"                                       \
     "%2 = all_gather %1 {world=4 over=context dim=1 before=1} : f32[2,8,4]\n"
 
+#define NEAR_HALVES(some)                                                                          \
+    "mesh context=4:zigzag\n%1 = input \"x\" : f32[2,16,4]\n"                                        \
+    "%2 = part %1 {world=4 over=context dim=1 zigzag=true} : f32[2,4@context,4]\n"                 \
+    "%3 = all_gather %2 {world=4 over=context dim=1 zigzag=true" some "} : f32[2,16,4]\n"          \
+    "%4 = slice %2 {axis=1 stop=2} : f32[2,2@context:0/2,4]\n"
+
 TEST(windows_are_checked)
 {
     static const char *const wrong[][2] = {
+        {NEAR_HALVES(" before=1") "%5 = attention %4, %3, %3 {heads=1 scale=1 causal=true window=2 of=16} "
+                                  ": f32[2,2@context:0/2,4]\n",
+         "%3 is gathered of 1 ranks before a rank and 0 after it: only attention reads it"},
+        {NEAR_HALVES(" before=1 after=1") "%5 = attention %4, %3, %3 {heads=1 scale=1 causal=true window=4 "
+                                          "of=16} : f32[2,2@context:0/2,4]\n",
+         "only attention reads it, as keys or values of a window that is no longer"},
         {NEAR "%3 = tanh %2 : f32[2,8,4]\n", "%2 is gathered of 1 ranks before a rank and 0 after it: only attention reads it, as keys or "
          "values of a window that is no longer"},
         {NEAR "%3 = attention %1, %2, %2 {heads=1 scale=1 causal=true of=8} : f32[2,2@context,4]\n",
@@ -410,8 +426,8 @@ TEST(windows_are_checked)
          "window that is no longer"},
         {"mesh context=4\n%1 = input \"x\" : f32[2,8,4]+context\n"
          "%2 = reduce_scatter %1 {world=4 over=context dim=1 after=1} : f32[2,2@context,4]\n",
-         "before=0 after=1: ranks get from some of 4 along a dimension that is not dealt zig-zag, and "
-         "sums are made by a tree"},
+         "before=0 after=1: ranks get from some of 4 along a dimension, and sums are made by a "
+         "tree"},
         {"mesh context=4\n%1 = input \"x\" : f32[2,2@context,4]\n"
          "%2 = all_gather %1 {world=4 over=context dim=1 before=2 after=2} : f32[2,8,4]\n",
          "before=2 after=2: ranks get from some of 4"},

@@ -349,7 +349,8 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
     if ((code = ncclGroupStart())) return code;
     for (int32_t k = 1; k < world && (!code || code == ncclInProgress); k++) {
         const int32_t to = (rank + k) % world, from = (rank - k + world) % world;
-        if ((!one || rank == root) && (!to_one || to == root) && zfi_is_neighbour(w->call, to, rank))
+        if ((!one || rank == root) && (!to_one || to == root) &&
+            zfi_is_neighbour(w->call, to, rank))
             code = ncclSend(v->from + (size_t)to * apart, v->count, v->type,
                             (int)(w->group.first + to * w->group.stride), nccl, w->stream);
         if ((!code || code == ncclInProgress) && (!one || from == root) &&
@@ -413,8 +414,8 @@ static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char
     const int32_t ranks = w->call->run ? w->call->run : w->group.count;
     if (own && ranks < w->group.count) {
         if (!zfi_nccl_cuda(w, "cudaMemcpyAsync",
-                           cudaMemcpyAsync(half + (size_t)w->mine * stride, own, (size_t)n * w->size,
-                                           cudaMemcpyDeviceToDevice, stream)))
+                           cudaMemcpyAsync(half + (size_t)w->mine * stride, own,
+                                           (size_t)n * w->size, cudaMemcpyDeviceToDevice, stream)))
             return false;
         own = NULL;
     }
@@ -439,8 +440,8 @@ static bool zfi_nccl_clear_far(const zfi_nccl_work *w, char *half, size_t stride
     return true;
 }
 
-/* out[0..count): the sums of the ranks' in[0..count), of a reduce on its root alone. If `apart` is not
- * 0: rank r gets the sums of the data at in + r * apart. */
+/* out[0..count): the sums of the ranks' in[0..count), of a reduce on its root alone. If `apart` is
+ * not 0: rank r gets the sums of the data at in + r * apart. */
 static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int64_t count,
                          size_t apart)
 {

@@ -295,8 +295,8 @@ typedef enum zf_expert_dispatch {
  * their own, and each the matrices of other experts. Rows of tokens go to the ranks of their
  * experts and back. Gradients of experts are sums of `sections`, one for each of as many neighbours
  * along data, a balanced tree, and have the bits of any number of ranks that divides these. After
- * zf_context, ranks with the same part of the tokens share experts, up to 64 of them. zf_zero shards
- * experts over the ranks that have the same. docs/experts.md has an example. Requires: not
+ * zf_context, ranks with the same part of the tokens share experts, up to 64 of them. zf_zero
+ * shards experts over the ranks that have the same. docs/experts.md has an example. Requires: not
  * zf_zero yet; after zf_autograd and the optimizer, where the step trains. */
 typedef struct zf_experts_desc {
     int32_t parts;    /* ranks along expert: a divisor of the number of experts; 0: 1 */
@@ -911,8 +911,8 @@ ZF_API size_t zf_choice_text(const zf_choice *choice, char *text, size_t size);
  * estimated time (zf_graph_estimate, by zf_training.cost): the fastest that fits. It begins with
  * what zf_training.recompute and .offload ask for, which stays as it is. Where nothing fits:
  * ZF_ERR_LIMIT, which says by how much the nearest choice exceeds the limits. With stages each rank
- * along pipe is to fit, by one choice for all: the error names the one that exceeds most. Layers are
- * dealt by zf_training.memory_limit, as without fit. */
+ * along pipe is to fit, by one choice for all: the error names the one that exceeds most. Layers
+ * are dealt by zf_training.memory_limit, as without fit. */
 typedef struct zf_fit_desc {
     /* Bytes of device and host memory together, which are one memory on a CPU; 0: no limit. With
      * `memory` and `device` 0 nothing is chosen */

@@ -635,7 +635,8 @@ ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)
 static int32_t zfi_append_form(zf_graph *g, int32_t x, zf_shape shape, int32_t one)
 {
     if (!x || zfi_same_shape(&g->nodes[x].shape, &shape)) return x;
-    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank), {.i = one}), x);
+    return zfi_append_nodes(g, reshape, zfi_with(zfi_listed(shape.dims, shape.rank), {.i = one}),
+                            x);
 }
 
 /* x in the form of node `of`, cut as that is. */

@@ -18,8 +18,8 @@
  *     for others, an addend too
  *   - a reshape keeps what lies together in the whole, and a letter may be in runs; nothing else
  *     makes or gathers runs. It says which dimension of one element is a part of more: [8@tensor]
- *     is [1,8@tensor], and with cut=1 [1@tensor,8]. A product that sums over runs in sections has as many, each section a
- *     part of each
+ *     is [1,8@tensor], and with cut=1 [1@tensor,8]. A product that sums over runs in sections has
+ *     as many, each section a part of each
  *   - a slice of a part makes a section of it, and a concat of all sections the part; what is
  *     computed of sections is of equal ones. A slice of whole runs is a slice of the whole; a concat
  *     of parts of equal values has a run of each
@@ -717,8 +717,8 @@ static void zfi_spread_in_order(zfi_spread *out, bool differs)
     if (differs || out->section[0].of || zfi_is_cut_within(out)) zfi_spread_flatten(out);
 }
 
-/* Over data: what the ranks have of each element along other axes does not change. Ranks along expert
- * exchange rows. */
+/* Over data: what the ranks have of each element along other axes does not change. Ranks along
+ * expert exchange rows. */
 static void zfi_spread_over_data(zfi_spreading *c)
 {
     const zfi_node *node = c->node;
@@ -727,7 +727,8 @@ static void zfi_spread_over_data(zfi_spreading *c)
                       ZF_INT(node, all_to_all, over) == ZF_OVER_EXPERT &&
                       node->shape.dims[0] % ZF_INT(node, all_to_all, world) == 0;
     c->out = *zfi_spread_arg(c, 0);
-    if ((moves || node->op == ZF_OP_all_to_all) && !rows && !zfi_is_along(node->op, node->attributes))
+    if ((moves || node->op == ZF_OP_all_to_all) && !rows &&
+        !zfi_is_along(node->op, node->attributes))
         zfi_spread_flatten(&c->out);
 }
 

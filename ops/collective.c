@@ -306,8 +306,8 @@ static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
                  true);
 }
 
-/* As zfi_add_floats, by trees of `run` ranks; sums of subtrees that are complete stay open after the
- * sum of the trees before. */
+/* As zfi_add_floats, by trees of `run` ranks; sums of subtrees that are complete stay open after
+ * the sum of the trees before. */
 static void zfi_add_floats_by_trees(void *out, const void *const *parts, int32_t world, int32_t run,
                                     int64_t count, zf_dtype dtype, bool add)
 {

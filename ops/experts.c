@@ -61,7 +61,8 @@ static zf_status zfi_infer_expert_capacity(const zfi_infer *c, int64_t choices)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "parts = %lld do not divide each of runs = %lld of %lld tokens, and "
                               "%lld rows",
-                              (long long)parts, (long long)runs, (long long)tokens, (long long)rows);
+                              (long long)parts, (long long)runs, (long long)tokens,
+                              (long long)rows);
     if (ZF_INT(c, expert_rows, blocks) < 0 || ZF_INT(c, expert_rows, parts) < 0 ||
         ZF_INT(c, expert_rows, runs) < 0 ||
         (blocks > 1 && (experts % (blocks / parts) || rows % blocks)))
@@ -197,8 +198,8 @@ static void zfi_grad_choice_dots(zf_grad *c)
 
 /* ------------------------------------------------------------------------- expert_rows */
 
-/* What expert_rows computes, in scratch where no node reads it. The experts of each part are experts
- * of their own here. */
+/* What expert_rows computes, in scratch where no node reads it. The experts of each part are
+ * experts of their own here. */
 typedef struct zfi_expert_plan {
     int64_t tokens, k, experts, rows, capacity, blocks, parts, run; /* run: tokens of a sequence */
     bool zigzag;
@@ -243,7 +244,7 @@ static size_t zfi_scratch_expert_rows(const zf_launch *l)
     return fits ? bytes : SIZE_MAX;
 }
 
-/* Where rows of part `at` of so many lie, dealt zig-zag: after the first part comes the last one. */
+/* Where rows of part `at` lie, dealt zig-zag: after the first of the parts comes the last one. */
 static int64_t zfi_part_zigzag(int64_t at, int64_t parts)
 {
     return 2 * at < parts ? 2 * at : 2 * (parts - 1 - at) + 1;

@@ -16,8 +16,8 @@
  *          that over four neighbours along data, the rest of which zf_zero makes
  *
  *     %4 = grouped_linear %1, %2, %3 {parts=2} : f32[12,32]        x [12,16], w [4,32,16], i32[8,2]
- *          the rows of two parts of the tokens, one half each, with bounds as those of sources; with
- *          sources, each has so many parts
+ *          the rows of two parts of the tokens, one half each, with bounds as those of sources;
+ *          with sources, each has so many parts
  *     %4 = grouped_outer %1, %2, %3 {parts=2} : f32[4,32,16]
  *          the sum over the parts, by a balanced tree, in f32, f64 of f64; over the sources it is
  *          one of these sums
@@ -78,8 +78,8 @@ static zf_status zfi_infer_grouped_records(const zfi_infer *c, zf_shape *w)
     return ZF_OK;
 }
 
-static zf_status zfi_infer_grouped(zfi_infer *c, const zfi_node *y, int64_t experts, int64_t sources,
-                                   int64_t parts)
+static zf_status zfi_infer_grouped(zfi_infer *c, const zfi_node *y, int64_t experts,
+                                   int64_t sources, int64_t parts)
 {
     const zfi_node *x = c->args[0], *bounds = c->args[2];
     if (sources < 0 || (sources && c->args[0]->shape.dims[0] % sources))
@@ -320,8 +320,8 @@ static int64_t zfi_outer_each(const zf_launch *l)
     return l->args[0].shape.dims[1] * l->args[1].shape.dims[1];
 }
 
-/* The sums of a matrix of grouped_outer: of sources, those of parts. With `apart` a source's experts
- * are experts of their own. */
+/* The sums of a matrix of grouped_outer: of sources, those of parts. With `apart` a source's
+ * experts are experts of their own. */
 static zfi_grouped_runs zfi_outer_tree(const zf_launch *l)
 {
     zfi_grouped_runs runs = zfi_grouped_runs_of(l->op, l->attributes);

@@ -325,7 +325,8 @@ static zf_status zfd_grouped_from(const zf_launch *l, const zfd_grouped &g, cons
 template <class T, class U> static zf_status zfd_grouped_on(const zf_launch *l, U *out)
 {
     const zfd_grouped g = zfd_grouped_of(l);
-    const T *a = static_cast<const T *>(l->args[0].data), *b = static_cast<const T *>(l->args[1].data);
+    const T *a = static_cast<const T *>(l->args[0].data),
+            *b = static_cast<const T *>(l->args[1].data);
     const int64_t apart = g.outer ? zfd_outer_apart(l) : 1, count = zfd_count(&l->out) / apart,
                   rows = g.rows / apart;
     zf_status status = ZF_OK;

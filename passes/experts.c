@@ -32,9 +32,9 @@
  *           %13 = dequantize %12 {bits=8 block=16} : f32[128,16]
  *
  * Where ranks along context have parts of the tokens (passes/cut/choices.c), each of them shares
- * experts with those that have the same part of other sequences. A section of a gradient is then the
- * sum over the tokens of all ranks along context of one part of the batch, so these sums are made
- * first, of the rows of each rank along data apart, and those of P ranks added after them:
+ * experts with those that have the same part of other sequences. A section of a gradient is then
+ * the sum over the tokens of all ranks along context of one part of the batch, so these sums are
+ * made first, of the rows of each rank along data apart, and those of P ranks added after them:
  *
  *           %14 = grouped_outer %20, %12, %11 : f32[8,32,16]+context
  *           %15 = all_reduce %14 {world=2 over=context order=tree} : f32[8,32,16]
@@ -340,7 +340,8 @@ static void zfi_share_node(zfi_sharing *c, int32_t id, const zf_shape *shapes)
         if (c->kind[id] == ZFI_SHARED_CUT) zfi_share_cut(c, id);
         zfi_push(&g->memory, g->order, id);
     } else if (node->op == ZF_OP_saved && c->again[node->args[0]]) zfi_share_saved(c, id);
-    else if (node->op == ZF_OP_expert_rows && node->saved[ZFI_ROWS_BOUNDS]) zfi_share_choices(c, id);
+    else if (node->op == ZF_OP_expert_rows && node->saved[ZFI_ROWS_BOUNDS])
+        zfi_share_choices(c, id);
     else if (node->op == ZF_OP_dispatch) {
         zfi_share_again(c, id, NULL);
         c->as[id] = zfi_share_rows_of(c, id), c->kind[id] = ZFI_SHARED_ROWS;

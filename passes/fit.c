@@ -11,7 +11,8 @@
  * further, the one with the least time first; the first that fits is taken. So it is the fastest
  * that fits, as long as moving a thing further never makes a step faster.
  *
- * Ranks along pipe have plans of their own, of which each is to fit; the time is that of the slowest.
+ * Ranks along pipe have plans of their own, of which each is to fit; the time is that of the
+ * slowest.
  *
  * Where updates are delayed from some step on, there are two kinds of steps over one store, whose
  * values share the memory of the one that takes more of the device
@@ -297,7 +298,8 @@ static zf_status zfi_nothing_fits(zf_graph *g, const zf_fit_desc *d, const zfi_f
                                    limits[k]);
     if (best->ranks > 1) snprintf(of, sizeof of, " rank %d along pipe", (int)best->rank);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
-                    "zf_passes: nothing fits%s; what comes nearest (%s) takes %s", of, choice, over);
+                    "zf_passes: nothing fits%s; what comes nearest (%s) takes %s", of, choice,
+                    over);
 }
 
 /* Chooses t->offload and t->recompute, by the graph as it is in front of zf_delay. */

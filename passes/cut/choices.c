@@ -1,6 +1,7 @@
 /* Choices: each section of the tokens has rows of experts of its own, so that a rank along context
- * has those of its tokens. What a capacity drops, and how often experts are chosen, is of all tokens
- * of the micro-batch, whose choices each rank gathers: two numbers of a token, of four bytes each.
+ * has those of its tokens. What a capacity drops, and how often experts are chosen, is of all
+ * tokens of the micro-batch, whose choices each rank gathers: two numbers of a token, of four bytes
+ * each.
  *
  * before:   %3 = expert_rows %2 {experts=4 rows=8 capacity=2}     %2 : i32[8,2]
  *           %4 = saved %3 : i32[4,2]    %5 = saved %3 {index=1} : i32[8,2]
@@ -31,8 +32,9 @@ typedef struct zfi_choices_apart {
 /* The node reads rows of experts, or where they are. */
 static bool zfi_is_by_choices(const zfi_node *node)
 {
-    return node->op == ZF_OP_dispatch || node->op == ZF_OP_combine || node->op == ZF_OP_choice_dots ||
-           node->op == ZF_OP_grouped_linear || node->op == ZF_OP_grouped_outer;
+    return node->op == ZF_OP_dispatch || node->op == ZF_OP_combine ||
+           node->op == ZF_OP_choice_dots || node->op == ZF_OP_grouped_linear ||
+           node->op == ZF_OP_grouped_outer;
 }
 
 /* The same choices, of all tokens: with the capacity, and the counts. Returns the node; 0: nothing
@@ -80,8 +82,8 @@ static void zfi_choices_of_sections(zfi_choices_apart *c, int32_t id)
     if (ZF_INT(&old, expert_rows, capacity) && all) kept = zfi_choices_left(g, &old, all);
     else if (ZF_INT(&old, expert_rows, rows) < rows)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_context: expert_rows %%%d has %lld rows for %lld choices: ranks along context need "
-                 "a row for each, or a capacity",
+                 "zf_context: expert_rows %%%d has %lld rows for %lld choices: ranks along context "
+                 "need a row for each, or a capacity",
                  (int)id, (long long)ZF_INT(&old, expert_rows, rows), (long long)rows);
     if (g->error.status) return;
     node = &g->nodes[id];
@@ -117,8 +119,8 @@ static void zfi_choices_read(zfi_choices_apart *c, int32_t id)
         if (c->at[*arg].now && !of) of = *arg;
         if (!reads && node->op != ZF_OP_saved && zfi_is_of_sections(g, *arg))
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                     "zf_context: %s %%%d reads rows of experts in %%%d, and each rank has those of its "
-                     "tokens",
+                     "zf_context: %s %%%d reads rows of experts in %%%d, and each rank has those "
+                     "of its tokens",
                      g->records[node->op]->name, (int)id, (int)*arg);
     }
     if (!of || node->op == ZF_OP_saved) return;
@@ -133,7 +135,8 @@ static void zfi_choices_read(zfi_choices_apart *c, int32_t id)
 /* Sets rows of experts apart by sections of the tokens of sequences. */
 static void zfi_set_choices_apart(zf_graph *g, int64_t sequence, int32_t sections, bool zigzag)
 {
-    zfi_choices_apart c = {.graph = g, .sequence = sequence, .sections = sections, .zigzag = zigzag};
+    zfi_choices_apart c = {
+        .graph = g, .sequence = sequence, .sections = sections, .zigzag = zigzag};
     int32_t *order = g->order;
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.at);

@@ -99,7 +99,7 @@ static bool zfi_same_nearby(zfi_nearby a, zfi_nearby b)
 }
 
 /* The parts of the keys that queries of one of `parts` see, of attention with a window. Dealt
- * zig-zag, a piece has half the tokens, and the one before it is of the rank before or of the next. */
+ * zig-zag, a piece has half the tokens, and its neighbours are of ranks on either side. */
 static zfi_nearby zfi_nearby_of(const zfi_dealing *c, int32_t id, int32_t parts)
 {
     const zfi_node *node = &c->graph->nodes[id];

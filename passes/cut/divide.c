@@ -5,8 +5,8 @@
  *           those of a vocabulary, is in sections (ops/head_part.c); attention with fewer heads of
  *           keys than sections has copies of them (ops/repeat.c), the gradients of which are added
  *           in sections; a product that joins layers, as q, k and v, is one of each, with its rows
- *           of the weight (rewrite/tile.c), also with that of an adapter added (lora); a norm of all heads of queries or keys is what it
- *           computes
+ *           of the weight (rewrite/tile.c), also with that of an adapter added (lora); a norm of
+ *           all heads of queries or keys is what it computes
  * before:   %5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]       %2 = param "words" : f32[V,H]
  * after:    %6 = head_part %1, %2, %3 {ignore=-100 temperature=1 sections=4} : f32[P,4,4]
  *           %7 = head_join %6, %3 {ignore=-100} : f32[P]
@@ -155,14 +155,15 @@ static int64_t zfi_third_at(const zf_graph *g, const zfi_node *node, int32_t pac
     return third ? wide * (heads + (third - 1) * keys) : 0;
 }
 
-/* A plain product with a weight [n,k] and a bias that nothing else reads, and that the store has not
- * whole. */
+/* A plain product with a weight [n,k] and a bias that nothing else reads, and that the store has
+ * not whole. */
 static bool zfi_joins_layers(const zfi_dividing *s, const zfi_node *node, const int32_t *uses)
 {
     const zf_graph *g = s->graph;
     const int32_t count = node->arg_count;
     if (zfi_weight_kind(node) != ZFI_WEIGHT_OUT_IN || count < 2 || count > 3 ||
-        (node->op == ZF_OP_linear ? ZF_INT(node, linear, activation) != 0 : node->op != ZF_OP_matmul))
+        (node->op == ZF_OP_linear ? ZF_INT(node, linear, activation) != 0
+                                  : node->op != ZF_OP_matmul))
         return false;
     for (int32_t k = 1; k < count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
@@ -228,7 +229,7 @@ static void zfi_note_operand(const zfi_dividing *s, int32_t id, int64_t wide)
     if (s->wide[id] != ZFI_UNJOINED) s->wide[id] = wide;
 }
 
-/* The reshape has heads apart that ranks share, or of which they have copies; or it has none apart. */
+/* The reshape has heads apart that ranks share, or have copies of; or it has none apart. */
 static bool zfi_keeps_heads(const zfi_dividing *s, const zfi_node *node)
 {
     const zf_shape *from = &s->graph->nodes[node->args[0]].shape,

@@ -209,8 +209,8 @@ static void zfi_tokens_shape(zfi_dealing *c, int32_t id)
     c->at[id].one = (int8_t)zfi_cut_to_one(&node->shape, &node->spread);
 }
 
-/* Where a value of the node has tokens: by the letter that an operand has them by. What lies together
- * in the part of a rank, as rows of experts do, is as one sequence. */
+/* Where a value of the node has tokens: by the letter that an operand has them by. What lies
+ * together in the part of a rank, as rows of experts do, is as one sequence. */
 static void zfi_tokens_label(const zfi_dealing *c, const zfi_node *node, const zfi_cuts *cuts,
                              int32_t value, zfi_tokens *y)
 {
@@ -414,8 +414,8 @@ static void zfi_tokens_refuse_heads(zfi_dealing *c, int32_t id, int64_t heads)
         snprintf(of_keys, sizeof of_keys, " and %lld of keys", (long long)(few->i * all));
     if (shares > 1) snprintf(tensor, sizeof tensor, " times %d along tensor", (int)shares);
     zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-             "zf_context: %s %%%d has %lld heads%s, which %d sections along context%s do not divide: "
-             "fewer sections do, or kind=gather, zigzag or ring, which share tokens",
+             "zf_context: %s %%%d has %lld heads%s, which %d sections along context%s do not "
+             "divide: fewer sections do, or kind=gather, zigzag or ring, which share tokens",
              g->records[g->nodes[id].op]->name, (int)id, (long long)(heads * all), of_keys,
              (int)c->d.sections, tensor);
 }
@@ -522,7 +522,8 @@ static int32_t zfi_begins_at(const zfi_dealing *c, int32_t v, int64_t count)
 {
     int64_t run = 0;
     const int32_t d = zfi_spread_place(&c->at[v].shape, count, &run);
-    if (d < 0 || run || c->at[v].shape.dims[d] % (zfi_shares_of(c, v, d) * c->d.sections)) return -1;
+    if (d < 0 || run || c->at[v].shape.dims[d] % (zfi_shares_of(c, v, d) * c->d.sections))
+        return -1;
     return d;
 }
 

@@ -47,8 +47,8 @@ static void zfi_put_above(zfi_remaker *m, int32_t id)
     m->placed[id] = true;
 }
 
-/* Recomputes the result of a node from its saved value; if a node of this layer computes it anyway, no
- * later than in this section, uses that, which reads what the forward pass has made. */
+/* Recomputes the result of a node from its saved value; if a node of this layer computes it anyway,
+ * no later than in this section, uses that, which reads what the forward pass has made. */
 static int32_t zfi_remake_inverse(zfi_remaker *m, int32_t id, int32_t layer)
 {
     zf_graph *g = m->r->graph;

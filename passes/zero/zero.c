@@ -93,8 +93,8 @@ static void zfi_find_gradients(zfi_zero *z)
     }
 }
 
-/* The node that adds up rows of experts, before what adds ranks along context and along expert to it
- * (passes/experts.c), and rounds. */
+/* The node that adds up rows of experts, before what adds ranks along context and along expert to
+ * it (passes/experts.c), and rounds. */
 static const zfi_node *zfi_sum_of_rows(const zf_graph *g, const zfi_node *sum)
 {
     while (sum->op == ZF_OP_cast || sum->op == ZF_OP_all_reduce || sum->op == ZF_OP_sum ||

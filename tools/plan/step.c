@@ -57,7 +57,8 @@ zf_status plan_rewrite(zf_graph *g, zf_tensor loss, const options *o)
         t.stages = (zf_stages_desc){.ranks = (int32_t)o->pipe,
                                     .layers = o->t.stages.layers,
                                     .schedule = {o->schedule.kind, o->schedule.chunks}};
-    t.prefetch.keep_gathered = t.prefetch.bytes > 0 && o->pipe == 1; /* a schedule has no use for it */
+    t.prefetch.keep_gathered =
+        t.prefetch.bytes > 0 && o->pipe == 1; /* a schedule has no use for it */
     t.memory_limit = (size_t)o->memory;
     t.cost = o->cost_file ? &o->cost : NULL;
     return zf_passes(g, &t);

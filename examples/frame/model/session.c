@@ -19,8 +19,8 @@ static bool leaves_device(const zf_offload_desc *d)
 }
 
 /* Fits the step into memory: all its variants by the choice that was made for the first, and stages
- * by layers that fit. With one rank and one micro-batch, parameters are in buckets only where values
- * leave the device. */
+ * by layers that fit. With one rank and one micro-batch, parameters are in buckets only where
+ * values leave the device. */
 static void fit_step(session *s, const session_desc *d, zf_training *t)
 {
     if (t->stages.ranks > 1) t->memory_limit = (size_t)d->fit;

@@ -211,6 +211,15 @@ static int remove_one(const char *path, const struct stat *about, int kind, stru
     return remove(path), 0;
 }
 
+/* Each test has a folder of its own. */
+static void remove_folder(void)
+{
+    if (!test_folder_made) return;
+    nftw(test_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    memcpy(test_folder + sizeof test_folder - 7, "XXXXXX", 6);
+    test_folder_made = false;
+}
+
 /* Runs the body with allocation `refuse_at` refused (-1: none); true when it passed. */
 static bool run(const test_case *c, long refuse_at, test *t)
 {
@@ -225,11 +234,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
     }
     deadline_end();
     hooked = NULL;
-    if (test_folder_made) { /* the next test has one of its own */
-        nftw(test_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-        memcpy(test_folder + sizeof test_folder - 7, "XXXXXX", 6);
-        test_folder_made = false;
-    }
+    if (refusing && c->once) remove_folder();
     if ((t->live_blocks || t->live_bytes) && !(t->refused && is_unjudged(c))) {
         t->refused = false;
         t->said = false;
@@ -338,6 +343,7 @@ int main(int argc, char **argv)
         refusing = out_of_memory && (!c->once || (OOM_SPARSE && !is_without(c)));
         if (!refusing) refused.without++;
         good = refusing ? run_out_of_memory(c, most, &t) : run(c, -1, &t);
+        remove_folder();
         good = !leaks(1 + passed + failed + skipped) && good;
         if (!good) printf("FAILED %s (%s)\n", c->name, c->file);
         if (times) printf("%7.2f s  %s (%s)\n", seconds() - from, c->name, c->file);

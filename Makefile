@@ -39,9 +39,7 @@ LIBRARY  = zeroflow.h $(wildcard api/*.h \
              $(addsuffix /*.c,base graph cpu io options options/* ops ir passes passes/* \
                plan store comm run/* nn nn/*))
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu cuda/*/*.cu cuda/*/*.h ops/*.cu)
-TESTS    = tests/inside/unit.c $(filter-out \
-             $(patsubst %,tests/%/%,consumers cuda docs emulation fuzz hip inside mpi),\
-             $(wildcard tests/*/*.c))
+TESTS   := $(shell sh tests/house/units.sh)
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c examples/models/*.c))
@@ -249,7 +247,7 @@ STRICT    = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
 COMPILE   = $(call say,compile) mkdir -p $(@D); \
             $(CC) $(STRICT) $(CFLAGS) $(MODE) $(PLAIN) -MMD -MP -c -o $@
 # Tests, and in builds that are there for them the samples, are compiled in a third of the time
-# without optimization, and run little of their own code, but those that compute much. inside.c has
+# without optimization, and run little of their own code, but those that compute much. unit.c has
 # the library in it.
 COMPUTING = $(foreach t,ops/ops ranks/comm attention/attention attention/attention_blocks ops/logp \
                 ops/head ops/half support/numbers,%/tests/$t.o)
@@ -291,7 +289,7 @@ endef
 
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
 
-# The tests contain the implementation, in inside.c; those of CUDA are separate and link it. Their
+# The tests contain the implementation, in unit.c; those of CUDA are separate and link it. Their
 # samples and their library allocate through tests/support/main.c, and report their messages to it.
 OBJCOPY = objcopy
 build/neon/libtested.a: private OBJCOPY = aarch64-linux-gnu-objcopy

@@ -89,10 +89,11 @@ private_twice() {
         -DZF_WITHOUT_PCRE2 $here/llm.c "$work/private.o" -o "$work/llm" $link
 }
 
-# A file of the unit, and one of the tests of private functions, as compile_commands.json says.
+# A file of the unit, one of the tests of private functions and one of other tests, as
+# compile_commands.json says.
 by_their_entries() {
     sh tools/make/commands.sh "clang $strict" > "$work/commands.json" || return
-    for file in nn/fit.c tests/inside/records.c; do
+    for file in nn/fit.c tests/inside/records.c tests/graph/calls.c; do
         command=$(grep -A 1 "\"$file\"" "$work/commands.json" |
             sed -n 's/.*"command": "\(.*\)"}.*/\1/p')
         [ -n "$command" ] && $command -fsyntax-only || return

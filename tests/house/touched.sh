@@ -23,8 +23,7 @@ slow='tests/(attention/attention|inside/matmul|models/bert|ops/head|programs/cos
 slow_tests='-bert_plan_base -bert_plan_medium'
 
 program=$1
-# Sources of unit tests.
-units=$(ls tests/*/*.c | grep -vE '^tests/(consumers|cuda|docs|emulation|fuzz|hip|mpi)/')
+units="$(sh tests/house/units.sh) $(ls tests/inside/*.c)"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

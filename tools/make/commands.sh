@@ -45,7 +45,7 @@ entry zeroflow.h '-DZEROFLOW_IMPLEMENTATION -x c'
 comma=,
 parts zeroflow.h "#include \"$folder/zeroflow.h\"" -DZF_NO_LINES
 parts tests/inside/unit.c '' ''
-for file in tests/*.c llm/*/*.c examples/*.c examples/*/*.c examples/*/*/*.c tools/*.c tools/*/*.c \
+for file in $(sh tests/house/units.sh) tests/cuda/ops.c llm/*/*.c examples/*.c examples/*/*.c examples/*/*/*.c tools/*.c tools/*/*.c \
             bench/*.c; do
     [ ! -f "$file" ] || entry "$file" ''
 done

@@ -219,8 +219,7 @@ run_ubsan() { suite_again build/ubsan/tests --times $large; }
 threaded='thread programs/account text/batch ranks/comm text/corpus ranks/faults inside/threads
           inside/fuse_update training/nn programs/program files/shards models/bert models/gpt
           rewrites/random -bert_plan -program_memory_limit -shards_go_on_lamb
-          -shards_take_little_memory
-          -bert_twenty_lamb -bert_reuse_of_memory -comm_sums_are_in_order -faults_nan_lockstep
+          -shards_take_little_memory -bert_twenty_lamb -bert_reuse_of_memory -comm_sums_are_in_order -faults_nan_lockstep
           -faults_other_values -faults_another_seed -shards_of_master_weights -shards_of_quantized
           -shards_any_damage -shards_survive_a_refusing_allocator'
 

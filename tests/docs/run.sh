@@ -186,7 +186,7 @@ own_options() {
     build/zf-opt --help
     build/zf-plan --help all
     build/zf-plan rlhf --help all
-    cat bench/*.c bench/*.sh bench/peers/*.py tests/support/main.c tests/*.sh
+    cat bench/*.c bench/*.sh bench/peers/*.py tests/support/main.c tests/*.sh tests/*/*.sh
 }
 anchors() { # FILE: of its headings, as they are made on the web
     sed -n 's/^#\{1,6\} //p' "$1" | tr 'A-Z ' 'a-z-' | sed 's/[^-a-z0-9_]//g'

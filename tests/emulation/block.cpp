@@ -7,7 +7,7 @@
  *
  *     zeroflow_cuda.cu + kernel.h --g++--> object --+
  *     block.cpp, runtime.cpp, cublas.cpp, nccl.cpp -+--> build/emulated/tests
- *     tests/cuda/ops.c, tests/cuda/NAME.h ------gcc-----+
+ *     tests/cuda/ops.c, NAME.h ---------gcc---------+
  *
  *     make build/emulated/tests && build/emulated/tests layer_norm     # rows of that name
  *     make build/emulated/asan/tests                                   # with AddressSanitizer

@@ -403,14 +403,15 @@ static void put_dealt(finder *f, const found *row)
     add_row(f, row);
 }
 
-/* Layouts of stages that were too large by FLOPs, unless layers are given. */
+/* Layouts of stages that were too large by FLOPs, unless layers or a limit are given. */
 static void deal_layers(finder *f)
 {
     const char *given = f->o->t.stages.layers;
     int32_t tried = 0;
-    for (int32_t k = 0; k < f->large_count && tried < MOST_DEALT && !(given && *given); k++) {
+    if (f->o->memory || (given && *given)) return;
+    for (int32_t k = 0; k < f->large_count && tried < MOST_DEALT; k++) {
         found *large = &f->large_ones[k], row;
-        if (!large->room || f->o->memory) continue;
+        if (!large->room) continue;
         if (f->found == ROWS && large->seconds >= f->rows[ROWS - 1].seconds) continue;
         tried++;
         if ((large->dealt = is_gained(f, large, &row))) put_dealt(f, &row);
